@@ -1,0 +1,1 @@
+"""Where jobs, saved tokens and results live."""

@@ -1,0 +1,1 @@
+"""Load generation, records, summaries and reports."""

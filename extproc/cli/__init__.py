@@ -1,0 +1,77 @@
+"""The `extproc` command: parses flags, calls one function. Sub-commands are imported when they are used.
+
+Exit codes: 0 success; 1 the work failed; 2 bad usage or bad input (the message says what to change);
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from extproc import __version__
+from extproc.errors import ConfigError, ExtprocError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    # name: (module:attribute, one line for the overview)
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are named in a table and imported on use, so that `--help` stays fast."""
+
+    def __init__(self, *args: object, table: dict[str, tuple[str, str]], **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self._table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self._table, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._table:
+            return super().get_command(ctx, cmd_name)
+        module_name, attribute = self._table[cmd_name][0].split(":")
+        command = getattr(importlib.import_module(module_name), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self._table[name][1]) for name in sorted(self._table)]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="extproc")
+def cli() -> None:
+    """Flow control for pools of vLLM servers, as an Envoy external processor.
+
+    Example: extproc demo
+    """
+
+
+def main() -> None:
+    """Entry point: errors of ours become one clear message and an exit code, never a traceback."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except ConfigError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+    except ExtprocError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""The policy core: pure and synchronous. No clock, no event loop, no gRPC, no logging."""

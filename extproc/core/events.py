@@ -1,0 +1,125 @@
+"""What happened, in the past tense: the input of `FlowController.handle(event, now)`.
+
+Every event is total: an unknown or repeated id is ignored by the controller, never an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extproc.core.outcomes import EndReason
+from extproc.core.types import Endpoint, EndpointId, EndpointSample, Request, RequestId, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RequestArrived:
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCancelled:
+    """The client left. Queued: leaves the queue. In flight: the same as `RequestFinished` by CLIENT_GONE."""
+
+    request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStarted:
+    """Response headers were seen (for a streaming vLLM: about 3 ms after the request, before any token)."""
+
+    request_id: RequestId
+    endpoint_address: str | None = None
+    """Who served it, when Envoy told us; a fallback moves the booking there."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputObserved:
+    """Output was seen (only where the response body passes through us): the first one is the first token."""
+
+    request_id: RequestId
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFinished:
+    """The stream of a dispatched request has ended, however; also confirms its revocation."""
+
+    request_id: RequestId
+    reason: EndReason = EndReason.COMPLETED
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointAdded:
+    """A new endpoint, or changed attributes of a known id."""
+
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRemoved:
+    endpoint_id: EndpointId
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSampled:
+    sample: EndpointSample
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointHealthChanged:
+    """`is_healthy` False: takes no new work until True again (ejection, failed probes)."""
+
+    endpoint_id: EndpointId
+    is_healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityLeased:
+    """This replica may use at most so much of an endpoint (replicas share a pool); None: all of it."""
+
+    endpoint_id: EndpointId
+    slots: int | None
+    kv_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimRequested:
+    """Another replica needs capacity of this endpoint for `priority`: evict strictly lower work for it."""
+
+    endpoint_id: EndpointId
+    priority: int
+    slots: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStarted:
+    """No new requests from now on (they are rejected as shutting down).
+
+    `reject_queued` True answers the queued at once; False lets them be dispatched or expire.
+    """
+
+    reject_queued: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """`next_wakeup()` was reached; carries nothing, the controller looks at `now`."""
+
+
+Event = (
+    RequestArrived
+    | RequestCancelled
+    | ResponseStarted
+    | OutputObserved
+    | RequestFinished
+    | EndpointAdded
+    | EndpointRemoved
+    | EndpointSampled
+    | EndpointHealthChanged
+    | CapacityLeased
+    | ReclaimRequested
+    | DrainStarted
+    | TimerFired
+)

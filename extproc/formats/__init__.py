@@ -1,0 +1,1 @@
+"""Pure parsers of foreign text: OpenAI bodies, server-sent events, Prometheus metrics."""

@@ -1,0 +1,1 @@
+"""Starts and stops a local stack (Envoy, server, emulators) as child processes on free ports."""

@@ -1,0 +1,1 @@
+"""The only package besides runtime that knows protobuf: messages, and their codec to exchange values."""
