@@ -1,0 +1,97 @@
+"""Prometheus collectors built from the catalogue: counters and histograms are kept, gauges read at scrape.
+
+A gauge that is written on each event costs time on the request path and goes stale when its owner forgets
+it, so gauges come from `GaugeSource`s that are asked once per scrape and name only what exists at that
+moment: the series of a vanished flow or endpoint is gone with the next scrape. This module knows neither
+requests nor policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.registry import Collector
+
+from extproc.errors import InvariantError
+from extproc.runtime.catalogue import Kind, Metric, all_metrics
+
+
+class Reading(NamedTuple):
+    """The value of one gauge series now; `labels` in the catalogue's order."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
+GaugeSource = Callable[[], Iterable[Reading]]
+
+
+class Meters:
+    """All collectors of one process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._specs = {metric.name: metric for metric in all_metrics()}
+        self._counters: dict[str, Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
+        self._sources: list[GaugeSource] = []
+        for metric in self._specs.values():
+            self._build(metric)
+        self.registry.register(_Gauges(self._specs, self._sources))
+
+    def counter(self, name: str) -> Counter:
+        """The counter `name` of the catalogue; take `.labels(...)` once and keep it on the request path."""
+        return self._counters[name]
+
+    def histogram(self, name: str) -> Histogram:
+        return self._histograms[name]
+
+    def add_gauges(self, source: GaugeSource) -> None:
+        """Ask `source` for its gauges at every scrape."""
+        self._sources.append(source)
+
+    def expose(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self.registry)
+
+    def _build(self, metric: Metric) -> None:
+        if metric.kind is Kind.COUNTER:
+            self._counters[metric.name] = Counter(
+                metric.name.removesuffix("_total"), metric.help, metric.labels, registry=self.registry
+            )
+        elif metric.kind is Kind.HISTOGRAM:
+            self._histograms[metric.name] = Histogram(
+                metric.name, metric.help, metric.labels, registry=self.registry, buckets=metric.buckets
+            )
+
+
+class _Gauges(Collector):
+    """Turns the readings of all sources into families, refusing what the catalogue doesn't know."""
+
+    def __init__(self, specs: dict[str, Metric], sources: list[GaugeSource]) -> None:
+        self._specs = specs
+        self._sources = sources
+
+    def describe(self) -> Iterable[MetricFamily]:
+        return []
+
+    def collect(self) -> Iterator[MetricFamily]:
+        families: dict[str, GaugeMetricFamily] = {}
+        for source in self._sources:
+            for name, labels, value in source():
+                family = families.get(name)
+                if family is None:
+                    family = families[name] = self._family(name)
+                family.add_metric(labels, value)
+        yield from families.values()
+
+    def _family(self, name: str) -> GaugeMetricFamily:
+        spec = self._specs.get(name)
+        if spec is None or spec.kind is not Kind.GAUGE:
+            raise InvariantError(f"{name} is no gauge of the catalogue")
+        return GaugeMetricFamily(name, spec.help, labels=spec.labels)
