@@ -32,8 +32,11 @@ class ExtprocError(Exception):
     """Base of the package's errors."""
 
 
-class ConfigError(ExtprocError):
-    """A configuration was refused; `problems` lists everything that is wrong with it at once."""
+class ConfigError(ExtprocError, ValueError):
+    """A configuration was refused; `problems` lists everything that is wrong with it at once.
+
+    A ValueError too, so that a section that checks itself on construction can raise it inside pydantic.
+    """
 
     def __init__(self, problems: Sequence[Problem], *, source: str = "") -> None:
         self.problems = tuple(problems)
