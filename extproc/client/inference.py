@@ -1,0 +1,318 @@
+"""Streaming client for OpenAI-style servers: one request in, pieces and one definite end out.
+
+It never retries (a retry that nobody counts falsifies every figure), never queues in a hidden pool (the pool
+is as large as the caller's concurrency), and calls an answer finished only when a finish reason says so. All
+stamps come from the injected clock. It knows nothing of priorities, jobs or load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import aiohttp
+import msgspec
+
+from extproc.client.answers import (
+    NO_HEADERS,
+    DecodedEvent,
+    EndKind,
+    Piece,
+    StreamEnd,
+    UsageCounts,
+    decode_error,
+    decode_event,
+)
+from extproc.clock import Clock
+from extproc.errors import InvariantError
+from extproc.formats.sse import DONE, SseSplitter
+
+_ERROR_BODY_BYTES = 64 * 1024
+_KEEPALIVE_S = 3.0
+"""Below uvicorn's 5 s, so that no request is sent down a connection which the server is just closing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A whole, unstreamed answer; `status` is 0 when none came, and `message` says why."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    body: bytes = b""
+    message: str = ""
+
+
+class InferenceClient:
+    """One server (or gateway) at `base_url`, at most `concurrency` requests at a time.
+
+    Use it as an async context manager. Requests beyond `concurrency` would wait for a connection: the caller
+    keeps to its own limit, so they never do.
+    """
+
+    def __init__(
+        self, base_url: str, *, clock: Clock, concurrency: int, connect_timeout_s: float = 5.0
+    ) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._clock = clock
+        self._concurrency = concurrency
+        self._connect_timeout_s = connect_timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> InferenceClient:
+        connector = aiohttp.TCPConnector(
+            limit=self._concurrency, limit_per_host=0, keepalive_timeout=_KEEPALIVE_S, ttl_dns_cache=10
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
+            read_bufsize=2**18,
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def stream(
+        self,
+        path: str,
+        body: bytes | Mapping[str, object],
+        *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        stall_timeout_s: float | None = None,
+        total_timeout_s: float | None = None,
+    ) -> AnswerStream:
+        """POST `body` to `path`: `async with client.stream(...) as answer:`, then `async for piece in
+        answer`.
+
+        `stall_timeout_s` bounds each wait for bytes, the first one (a queue at the gateway) included;
+        `total_timeout_s` bounds the whole exchange. Leaving the block early closes the connection, which
+        tells the server to stop.
+        """
+        return AnswerStream(
+            self._open_session(),
+            self._clock,
+            self._base_url + path,
+            _encoded(body),
+            headers,
+            stall_timeout_s,
+            total_timeout_s,
+        )
+
+    async def call(
+        self,
+        path: str,
+        body: bytes | Mapping[str, object] | None = None,
+        *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout_s: float = 30.0,
+    ) -> Answer:
+        """POST `body` (GET without one) and read the whole answer; never raises for a network failure."""
+        session = self._open_session()
+        method, data = ("GET", None) if body is None else ("POST", _encoded(body))
+        sent = {"content-type": "application/json", **headers} if data is not None else headers
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with session.request(
+                    method, self._base_url + path, data=data, headers=sent
+                ) as response:
+                    return Answer(
+                        status=response.status, headers=_lowered(response.headers), body=await response.read()
+                    )
+        except TimeoutError:
+            return Answer(status=0, message=f"no answer within {timeout_s:g} s")
+        except (aiohttp.ClientError, OSError) as error:
+            return Answer(status=0, message=_describe(error))
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise InvariantError("the inference client is used outside its `async with` block")
+        return self._session
+
+
+class AnswerStream:
+    """One exchange: an async context manager and an async iterator of pieces.
+
+    `end` is set when the iteration has stopped by itself; `sent_at` is when the request was handed to the
+    transport, `headers_at` when response headers came.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        clock: Clock,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        stall_timeout_s: float | None,
+        total_timeout_s: float | None,
+    ) -> None:
+        self._session = session
+        self._clock = clock
+        self._url = url
+        self._body = body
+        self._headers = headers
+        self._stall_timeout_s = stall_timeout_s
+        self._total_timeout_s = total_timeout_s
+        self._response: aiohttp.ClientResponse | None = None
+        self._splitter = SseSplitter()
+        self._usage: UsageCounts | None = None
+        self._finish_reasons: dict[int, str | None] = {}
+        self._pending: deque[Piece] = deque()
+        self._end: StreamEnd | None = None
+        self.sent_at = 0.0
+        self.headers_at: float | None = None
+
+    @property
+    def end(self) -> StreamEnd:
+        """How it ended; only there after the iteration has stopped by itself."""
+        if self._end is None:
+            raise InvariantError("the stream has not ended yet")
+        return self._end
+
+    @property
+    def status(self) -> int:
+        """The response's status; 0 before its headers."""
+        return self._response.status if self._response is not None else 0
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The response's headers in lower case; empty before they came."""
+        return _lowered(self._response.headers) if self._response is not None else NO_HEADERS
+
+    async def __aenter__(self) -> AnswerStream:
+        self.sent_at = self._clock.now()
+        try:
+            async with asyncio.timeout(self._wait_s()):
+                self._response = await self._session.post(
+                    self._url, data=self._body, headers={"content-type": "application/json", **self._headers}
+                )
+        except TimeoutError:
+            self._finish_with(self._timeout_kind(), "no response headers in time")
+        except (aiohttp.ClientError, OSError) as error:
+            self._finish_with(EndKind.UNREACHABLE, _describe(error))
+        else:
+            self.headers_at = self._clock.now()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._response is not None:
+            # Closing, not releasing: an unread body means that we are no longer interested in it.
+            self._response.close()
+
+    def __aiter__(self) -> AnswerStream:
+        return self
+
+    async def __anext__(self) -> Piece:
+        while not self._pending:
+            if self._end is not None:
+                raise StopAsyncIteration
+            await self._advance()
+        return self._pending.popleft()
+
+    async def _advance(self) -> None:
+        """Read once: new pieces, the end, or neither (a cut event)."""
+        response = self._response
+        assert response is not None  # without a response `_end` was set on entering
+        if not 200 <= response.status < 300:
+            await self._refuse(response)
+            return
+        chunk = await self._read(response)
+        at = self._clock.now()
+        for payload in self._splitter.feed(chunk) if chunk else self._splitter.finish():
+            if self._end is None:
+                self._pending.extend(self._take(payload, at))
+        if not chunk and self._end is None:
+            self._finish_with(
+                self._kind_at_eof(EndKind.TRUNCATED), "the stream ended without a finish reason"
+            )
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        """The next bytes; empty at the end, with `_end` set when that end is a failure."""
+        try:
+            async with asyncio.timeout(self._wait_s()):
+                return await response.content.readany()
+        except TimeoutError:
+            kind = self._timeout_kind()
+            self._finish_with(self._kind_at_eof(kind), f"nothing arrived in time ({kind.value})")
+        except (aiohttp.ClientError, OSError) as error:
+            self._finish_with(self._kind_at_eof(EndKind.RESET), _describe(error))
+        return b""
+
+    def _take(self, payload: bytes, at: float) -> tuple[Piece, ...]:
+        if payload == DONE:
+            self._finish_with(self._kind_at_eof(EndKind.TRUNCATED), "[DONE] without a finish reason")
+            return ()
+        try:
+            event: DecodedEvent = decode_event(payload, at)
+        except ValueError as error:
+            self._finish_with(EndKind.ERROR_EVENT, str(error))
+            return ()
+        if event.usage is not None:
+            self._usage = event.usage
+        for piece in event.pieces:
+            self._finish_reasons[piece.index] = piece.finish_reason or self._finish_reasons.get(piece.index)
+        if event.error is not None:
+            message, code = event.error
+            self._finish_with(EndKind.ERROR_EVENT, message, code)
+        return event.pieces
+
+    def _kind_at_eof(self, failure: EndKind) -> EndKind:
+        reasons = self._finish_reasons.values()
+        if not reasons or not all(reasons):
+            return failure
+        return EndKind.ABORTED if "abort" in reasons else EndKind.FINISHED
+
+    async def _refuse(self, response: aiohttp.ClientResponse) -> None:
+        raw = b""
+        try:
+            async with asyncio.timeout(self._wait_s()):
+                raw = await response.content.read(_ERROR_BODY_BYTES)
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            pass  # the status alone says that it was refused
+        message, code = decode_error(raw) or ("", None)
+        self._finish_with(EndKind.REFUSED, message or f"status {response.status}", code)
+
+    def _finish_with(self, kind: EndKind, message: str, code: str | None = None) -> None:
+        self._end = StreamEnd(
+            kind=kind,
+            at=self._clock.now(),
+            status=self.status,
+            headers=self.headers,
+            message="" if kind is EndKind.FINISHED else message,
+            error_code=code,
+            usage=self._usage,
+        )
+
+    def _wait_s(self) -> float | None:
+        waits = [] if self._stall_timeout_s is None else [self._stall_timeout_s]
+        if self._total_timeout_s is not None:
+            waits.append(self.sent_at + self._total_timeout_s - self._clock.now())
+        return max(0.0, min(waits)) if waits else None
+
+    def _timeout_kind(self) -> EndKind:
+        total_s = self._total_timeout_s
+        is_over = total_s is not None and self._clock.now() >= self.sent_at + total_s
+        return EndKind.TIMED_OUT if is_over else EndKind.STALLED
+
+
+def _encoded(body: bytes | Mapping[str, object]) -> bytes:
+    return body if isinstance(body, bytes) else msgspec.json.encode(body)
+
+
+def _lowered(headers: Mapping[str, str]) -> Mapping[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
