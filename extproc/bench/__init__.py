@@ -1,1 +1,1 @@
-"""Load generation, records, summaries and reports."""
+"""Measuring: load over real sockets, suites in virtual time, summaries and reports."""

@@ -16,6 +16,7 @@ from extproc.errors import ConfigError, ExtprocError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, one line for the overview)
+    "bench": ("extproc.cli.bench:bench", "measure: suites, load, single parts"),
 }
 
 

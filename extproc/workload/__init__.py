@@ -1,1 +1,1 @@
-"""Pure description of load: arrivals, lengths, traces; shared by the simulator and the bench."""
+"""Pure description of load, shared by the simulator, the bench and the emulator's tests; knows no clock."""
