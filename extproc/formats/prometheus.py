@@ -263,7 +263,7 @@ class _Collector:
         return int(sum(values)) if values else None
 
     def _kv_capacity(self) -> tuple[int | None, int | None]:
-        """(usable tokens of all engines, block size); both None when no engine says so in readable numbers."""
+        """(usable tokens of all engines, block size); both None when no engine says it readably."""
         names = self._wanted.names
         total, block_tokens = 0, None
         for sample in self._series(Signal.CACHE_CONFIG):
