@@ -16,6 +16,7 @@ from extproc.errors import ConfigError, ExtprocError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, one line for the overview)
+    "top": ("extproc.cli.top:top", "live view of a running processor in the terminal"),
     "bench": ("extproc.cli.bench:bench", "measure: suites, load, single parts"),
 }
 

@@ -5,63 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from extproc.clock import SystemClock
 from extproc.config.admin import AdminConfig
 from extproc.errors import ConfigError, Problem
-from extproc.runtime.admin import AdminServer, JsonObject
-from extproc.runtime.live import LiveFeed
-
-
-class Source:
-    """An admin source whose answers the test sets."""
-
-    def __init__(self) -> None:
-        self.not_ready: list[str] = []
-        self.reload_error: ConfigError | None = None
-        self.reloads = 0
-        self.feed = LiveFeed(lambda: {"seq": self.reloads}, SystemClock(), kept=3)
-
-    def not_ready_reasons(self) -> list[str]:
-        return self.not_ready
-
-    def not_live_reasons(self) -> list[str]:
-        return []
-
-    def expose_metrics(self) -> bytes:
-        return b"extproc_up 1\n"
-
-    def config_in_force(self) -> JsonObject:
-        return {"mode": "enforce"}
-
-    def debug_state(self) -> JsonObject:
-        return {"bands": []}
-
-    def explain(self, request: JsonObject) -> JsonObject:
-        return {"asked": dict(request)}
-
-    def history(self) -> list[JsonObject]:
-        return self.feed.history()
-
-    def snapshots(self) -> AsyncIterator[JsonObject]:
-        return self.feed.snapshots()
-
-    async def reload(self) -> JsonObject:
-        if self.reload_error is not None:
-            raise self.reload_error
-        self.reloads += 1
-        return {"result": "applied"}
+from extproc.runtime.admin import AdminServer
+from tests.support.admin import FakeAdminSource, until
 
 
 class Port:
     """A started admin server and a client for it."""
 
-    def __init__(self, source: Source, port: int, session: aiohttp.ClientSession) -> None:
+    def __init__(self, source: FakeAdminSource, port: int, session: aiohttp.ClientSession) -> None:
         self.source = source
         self.base = f"http://127.0.0.1:{port}"
         self.session = session
@@ -76,17 +35,8 @@ class Port:
             return answer.status, await answer.text()
 
 
-async def until(
-    condition: Callable[[], bool], *, each: Callable[[], None] = lambda: None, timeout_s: float = 10.0
-) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            each()
-            await asyncio.sleep(0.005)
-
-
 async def serve(config: AdminConfig) -> AsyncIterator[Port]:
-    source = Source()
+    source = FakeAdminSource()
     server = AdminServer(config, source)
     port = await server.start()
     async with aiohttp.ClientSession() as session:
@@ -183,7 +133,7 @@ async def test_the_feed_sends_each_snapshot_and_forgets_readers_that_left(port: 
 
 
 async def test_stopping_ends_open_feeds() -> None:
-    source = Source()
+    source = FakeAdminSource()
     server = AdminServer(AdminConfig(port=0), source)
     number = await server.start()
     async with (
