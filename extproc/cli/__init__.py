@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, one line for the overview)
     "top": ("extproc.cli.top:top", "live view of a running processor in the terminal"),
     "bench": ("extproc.cli.bench:bench", "measure: suites, load, single parts"),
+    "envoy-config": ("extproc.cli.envoy_config:command", "print an Envoy bootstrap for given addresses"),
 }
 
 
@@ -62,7 +63,8 @@ def cli() -> None:
 def main() -> None:
     """Entry point: errors of ours become one clear message and an exit code, never a traceback."""
     try:
-        cli.main(standalone_mode=False)
+        status = cli.main(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.Abort:

