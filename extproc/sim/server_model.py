@@ -187,7 +187,7 @@ class ServerModel:
             + cost.sequence_s * count
             + cost.context_token_s * decoding.context_tokens
         )
-        steps = 1 if self._scheduled else self._steps_without_change()
+        steps = 1 if self._scheduled or self._preempted else self._steps_without_change()
         self._stretch = Stretch(now, first_s, cost.context_token_s * len(decoding), steps)
 
     def _steps_without_change(self) -> int:
