@@ -1,0 +1,217 @@
+"""One priority band: its queued requests, by lane and by flow, and which of them goes next.
+
+It must not know endpoints' load, ceilings or time limits. A *lane* holds the requests that share their
+candidate endpoints, so that a request whose own endpoints are full doesn't hold up the others; within a
+lane every flow (fairness id) has its own queue. Most bands have one lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from extproc.core.checks import FieldChecks
+from extproc.core.fairness import (
+    FairnessConfig,
+    FairnessPolicy,
+    GlobalStrictFairnessConfig,
+    build_fairness,
+)
+from extproc.core.footprint import NO_FOOTPRINT, Footprint
+from extproc.core.heap import Entry, Key, RemovableHeap
+from extproc.core.ordering import FcfsOrderingConfig, OrderingConfig, build_ordering
+from extproc.core.pool import LaneKey
+from extproc.core.types import FairnessId, Request, RequestId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BandConfig:
+    """Limits and policies of one band; also the template of bands that appear by use.
+
+    `ttl_s` None takes the pool-wide default. `borrow` lets lower bands pass while this band's head is gated.
+    """
+
+    priority: int = 0
+    max_requests: int = 5000
+    max_bytes: int = 1_000_000_000
+    max_requests_per_flow: int | None = None
+    ttl_s: float | None = None
+    ordering: OrderingConfig = field(default_factory=FcfsOrderingConfig)
+    fairness: FairnessConfig = field(default_factory=GlobalStrictFairnessConfig)
+    borrow: bool = False
+
+    def __post_init__(self) -> None:
+        checks = FieldChecks(self).at_least("priority", -(2**31), 2**31 - 1)
+        checks.at_least("max_requests", 1, 10_000_000).at_least("max_bytes", 1)
+        checks.at_least("max_requests_per_flow", 1, 10_000_000).above("ttl_s", 0, 7 * 86_400).finish()
+
+
+class QueuedRequest:
+    """One request in a queue. `ttl_s` is its effective TTL; `timers` are where it waits to expire."""
+
+    __slots__ = ("arrived_at", "entry", "footprint", "lane", "request", "timers", "ttl_s")
+
+    def __init__(
+        self, request: Request, lane: LaneKey, footprint: Footprint, ttl_s: float | None, now: float
+    ) -> None:
+        self.request = request
+        self.lane = lane
+        self.footprint = footprint
+        self.ttl_s = ttl_s
+        self.arrived_at = now
+        self.entry: Entry[QueuedRequest] | None = None
+        self.timers: list[tuple[RemovableHeap[QueuedRequest], Entry[QueuedRequest]]] = []
+
+
+class _Lane:
+    """Flows of one lane: each with its queue, ranked by the fairness policy."""
+
+    __slots__ = ("flows", "queues", "ranked")
+
+    def __init__(self) -> None:
+        self.queues: dict[FairnessId, RemovableHeap[QueuedRequest]] = {}
+        self.flows: dict[FairnessId, Entry[FairnessId]] = {}
+        self.ranked: RemovableHeap[FairnessId] = RemovableHeap()
+
+
+class Band:
+    """The queue of one priority; all sizes are kept as running sums."""
+
+    def __init__(self, priority: int, config: BandConfig) -> None:
+        self.priority = priority
+        self.config = config
+        self.queued_bytes = 0
+        self.queued_footprint = NO_FOOTPRINT
+        self._ordering = build_ordering(config.ordering)
+        self._fairness: FairnessPolicy = build_fairness(config.fairness)
+        self._items: dict[RequestId, QueuedRequest] = {}
+        self._lanes: dict[LaneKey, _Lane] = {}
+        self._flow_sizes: dict[FairnessId, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[QueuedRequest]:
+        """Queued requests in order of arrival."""
+        return iter(self._items.values())
+
+    @property
+    def flows(self) -> int:
+        """Flows that have something queued."""
+        return len(self._flow_sizes)
+
+    def flow_size(self, fairness_id: FairnessId) -> int:
+        return self._flow_sizes.get(fairness_id, 0)
+
+    def lanes(self) -> Iterator[LaneKey]:
+        """Lanes that have something queued, in no order."""
+        return iter(self._lanes)
+
+    def push(self, item: QueuedRequest) -> None:
+        request = item.request
+        flow = request.fairness_id
+        self._items[request.id] = item
+        self.queued_bytes += request.size_bytes
+        self.queued_footprint = self.queued_footprint.plus(item.footprint)
+        size = self._flow_sizes.get(flow, 0)
+        self._flow_sizes[flow] = size + 1
+        if size == 0:
+            self._fairness.activated(flow)
+        lane = self._lanes.get(item.lane)
+        if lane is None:
+            lane = self._lanes[item.lane] = _Lane()
+        queue = lane.queues.get(flow)
+        if queue is None:
+            queue = lane.queues[flow] = RemovableHeap()
+        item.entry = queue.push(self._ordering.sort_key(request, item.ttl_s, item.arrived_at), item)
+        if queue.peek() is item.entry:
+            self._rank(lane, flow)
+
+    def reestimate(self, item: QueuedRequest, footprint: Footprint) -> None:
+        """A queued request is now expected to take this much."""
+        old, item.footprint = item.footprint, footprint
+        if old != footprint:
+            total = self.queued_footprint.plus(footprint)
+            self.queued_footprint = total.minus(old)
+
+    def newest_first(self) -> Iterator[QueuedRequest]:
+        """Queued requests, latest arrival first."""
+        return reversed(self._items.values())
+
+    def head(self, lanes: frozenset[LaneKey] | set[LaneKey] = frozenset()) -> QueuedRequest | None:
+        """What goes next when the given lanes are closed."""
+        best: tuple[Key, float] | None = None
+        found: QueuedRequest | None = None
+        for key, lane in self._lanes.items():
+            if key in lanes:
+                continue
+            top = lane.ranked.peek()
+            if top is None or top.item is None:
+                continue
+            head = lane.queues[top.item].peek()
+            if head is None or head.item is None:
+                continue
+            rank = (top.key, head.item.arrived_at)
+            if best is None or rank < best:
+                best, found = rank, head.item
+        return found
+
+    def is_lane_head(self, item: QueuedRequest) -> bool:
+        """Whether the request is what its lane would send next."""
+        lane = self._lanes.get(item.lane)
+        if lane is None or lane.ranked.peek_item() != item.request.fairness_id:
+            return False
+        return lane.queues[item.request.fairness_id].peek() is item.entry
+
+    def serve(self, item: QueuedRequest) -> None:
+        """Takes the request out as dispatched: its flow has had its turn."""
+        self._take(item, cost_tokens=item.footprint.kv_tokens)
+
+    def remove(self, item: QueuedRequest) -> None:
+        """Takes the request out unserved."""
+        # `popitem` keeps the end of the dict free of holes, so that `newest_first` stays O(1) to start.
+        last_id, last = self._items.popitem()
+        self._items[last_id] = last
+        self._take(item, cost_tokens=None)
+
+    def _take(self, item: QueuedRequest, cost_tokens: int | None) -> None:
+        request = item.request
+        flow = request.fairness_id
+        del self._items[request.id]
+        self.queued_bytes -= request.size_bytes
+        self.queued_footprint = self.queued_footprint.minus(item.footprint)
+        lane = self._lanes[item.lane]
+        queue = lane.queues[flow]
+        assert item.entry is not None
+        was_head = queue.peek() is item.entry
+        queue.remove(item.entry)
+        if cost_tokens is not None:
+            self._fairness.served(flow, cost_tokens)
+        size = self._flow_sizes[flow] - 1
+        if size:
+            self._flow_sizes[flow] = size
+        else:
+            del self._flow_sizes[flow]
+            self._fairness.deactivated(flow)
+        if not queue:
+            del lane.queues[flow]
+            lane.ranked.remove(lane.flows.pop(flow))
+            if not lane.queues:
+                del self._lanes[item.lane]
+        if size and cost_tokens is not None:
+            self._rank_everywhere(flow)
+        elif queue and was_head:
+            self._rank(lane, flow)
+
+    def _rank_everywhere(self, flow: FairnessId) -> None:
+        for lane in self._lanes.values():
+            if flow in lane.queues:
+                self._rank(lane, flow)
+
+    def _rank(self, lane: _Lane, flow: FairnessId) -> None:
+        old = lane.flows.get(flow)
+        if old is not None:
+            lane.ranked.remove(old)
+        head = lane.queues[flow].peek()
+        assert head is not None
+        lane.flows[flow] = lane.ranked.push(self._fairness.rank(flow, head.key), flow)

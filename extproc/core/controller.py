@@ -1,0 +1,323 @@
+"""`FlowController`: the whole of flow control behind `handle(event, now) -> list[Command]`.
+
+It does no I/O, reads no clock and holds no lock. Every event is total: ids that are unknown or have ended
+are counted and ignored, never an error. After each event a dispatch pass runs to its fixpoint, so a
+decision is taken in the call that made it possible. `next_wakeup()` says when to hand in `TimerFired`.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import assert_never
+
+from extproc.core.band import QueuedRequest
+from extproc.core.books import Books
+from extproc.core.commands import Command, Revoke
+from extproc.core.config import FlowControlConfig
+from extproc.core.demand import DemandTracker
+from extproc.core.detectors import build_detector
+from extproc.core.dispatching import Dispatcher
+from extproc.core.events import (
+    CapacityLeased,
+    DrainStarted,
+    EndpointAdded,
+    EndpointHealthChanged,
+    EndpointRemoved,
+    EndpointSampled,
+    Event,
+    OutputObserved,
+    ReclaimRequested,
+    RequestArrived,
+    RequestCancelled,
+    RequestFinished,
+    ResponseStarted,
+    TimerFired,
+)
+from extproc.core.eviction import VictimIndex
+from extproc.core.footprint import FootprintEstimator
+from extproc.core.holdback import build_ceilings
+from extproc.core.inflight import InflightRequest
+from extproc.core.outcomes import EndReason, Outcome
+from extproc.core.picker import build_picker
+from extproc.core.pool import EndpointState, Pool
+from extproc.core.queues import RequestQueues
+from extproc.core.refusals import Refusals
+from extproc.core.reporting import build_statistics
+from extproc.core.revocation import Revocations
+from extproc.core.statistics import Statistics
+from extproc.core.tally import Tally
+from extproc.core.types import Request, RequestId
+
+
+class FlowController:
+    """Queues, ledger and policies of one pool. Drive it from one thread, with a `now` that never falls."""
+
+    def __init__(self, config: FlowControlConfig, rng: random.Random) -> None:
+        self._config = config
+        self._rng = rng
+        self._pool = Pool()
+        self._tally = Tally()
+        self._demand = DemandTracker()
+        self._is_draining = False
+        self._now = float("-inf")
+        self._queues = RequestQueues(config.band_config, config.max_requests, config.max_bytes)
+        self._books = Books(
+            self._pool,
+            build_detector(config.detector),
+            build_picker(config.picker, rng),
+            VictimIndex(config.eviction),
+        )
+        self._refusals = Refusals(self._queues, self._demand, self._tally)
+        self._dispatcher = Dispatcher(
+            self._queues,
+            self._books,
+            build_ceilings(config.ceilings, config.declared_priorities, self._demand),
+            FootprintEstimator(config.footprint),
+            Revocations(config.eviction, self._books),
+            self._tally,
+        )
+
+    @property
+    def config(self) -> FlowControlConfig:
+        return self._config
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Takes one event in and returns what to do, in order. A `now` before the last one counts as it."""
+        now = self._now = max(now, self._now)
+        commands: list[Command] = []
+        may_dispatch = self._expire(now, commands)
+        may_dispatch = self._give_up_revocations(now) or may_dispatch
+        if self._take(event, now, commands) or may_dispatch:
+            self._queues.set_pool_empty(not self._pool.open, now)
+            self._dispatcher.run(now, commands)
+        return commands
+
+    def next_wakeup(self) -> float | None:
+        """When to hand in `TimerFired` if nothing else happens before; None: not needed."""
+        dispatcher = self._dispatcher
+        times = [self._queues.next_expiry(), dispatcher.revocations.next_wakeup(self._now)]
+        if dispatcher.gated:
+            times.append(dispatcher.ceilings.next_change(self._now))
+            times.append(self._books.detector.next_change(self._now))
+        return min((time for time in times if time is not None), default=None)
+
+    def statistics(self) -> Statistics:
+        """The state now and the counts since the start; costs a walk over bands and endpoints."""
+        return build_statistics(self._dispatcher, self._books, self._tally, self._now)
+
+    def reconfigure(self, config: FlowControlConfig, now: float) -> list[Command]:
+        """New limits and policies over the same queues and bookings; queued requests keep their TTL."""
+        now = self._now = max(now, self._now)
+        self._config = config
+        self._queues.reconfigure(config.band_config, config.max_requests, config.max_bytes)
+        self._books.replace(
+            build_detector(config.detector),
+            build_picker(config.picker, self._rng),
+            VictimIndex(config.eviction),
+            now,
+        )
+        self._dispatcher.ceilings = build_ceilings(config.ceilings, config.declared_priorities, self._demand)
+        self._dispatcher.estimator = FootprintEstimator(config.footprint)
+        self._dispatcher.revocations.config = config.eviction
+        commands: list[Command] = []
+        if config.mode == "observe":
+            for item in self._queues:
+                self._dispatcher.place_anyway(item, now, commands)
+        self._dispatcher.run(now, commands)
+        return commands
+
+    def _take(self, event: Event, now: float, commands: list[Command]) -> bool:
+        """Applies the event; True when a dispatch pass may find something to do."""
+        match event:
+            case RequestArrived(request):
+                return self._arrived(request, now, commands)
+            case RequestFinished(request_id, reason, _):
+                return self._finished(request_id, reason, now)
+            case RequestCancelled(request_id):
+                return self._cancelled(request_id, now)
+            case ResponseStarted(request_id, address):
+                return self._response_started(request_id, address, now)
+            case OutputObserved(request_id, output_tokens):
+                return self._output_observed(request_id, output_tokens, now)
+            case EndpointAdded(endpoint):
+                return self._touched(self._pool.put(endpoint), now)
+            case EndpointRemoved(endpoint_id):
+                return self._touched(self._pool.remove(endpoint_id), now)
+            case EndpointHealthChanged(endpoint_id, is_healthy):
+                return self._touched(self._pool.set_health(endpoint_id, is_healthy), now)
+            case EndpointSampled(sample):
+                return self._touched(self._pool.set_sample(sample), now)
+            case CapacityLeased(endpoint_id, slots, kv_tokens):
+                state = self._pool.states.get(endpoint_id)
+                if state is not None:
+                    state.leased_slots, state.leased_kv_tokens = slots, kv_tokens
+                return self._touched(state, now)
+            case ReclaimRequested():
+                return self._reclaim(event, now, commands)
+            case DrainStarted(reject_queued):
+                return self._drain(reject_queued, now, commands)
+            case TimerFired():
+                return True
+            case _:
+                assert_never(event)
+
+    def _arrived(self, request: Request, now: float, commands: list[Command]) -> bool:
+        if self._queues.get(request.id) is not None or self._books.ledger.get(request.id) is not None:
+            return self._ignored()
+        refusal = self._refusal_at_once(request, now)
+        if refusal is not None:
+            commands.append(self._refusals.reject(request, *refusal, now))
+            return False
+        item = self._enqueue(request, now)
+        if self._config.mode == "observe" and self._dispatcher.place_anyway(item, now, commands):
+            return False
+        self._queues.set_pool_empty(not self._pool.open, now)
+        self._dispatcher.run_for(item, now, commands)
+        if self._queues.get(request.id) is item:
+            self._make_room(item, now, commands)
+        return False
+
+    def _refusal_at_once(self, request: Request, now: float) -> tuple[Outcome, str] | None:
+        if self._is_draining:
+            return Outcome.REJECTED_SHUTTING_DOWN, "the gateway is shutting down"
+        if request.deadline_s is not None and request.deadline_s <= now:
+            return Outcome.EXPIRED_DEADLINE, "the request's deadline had passed when it arrived"
+        if not self._pool.open and self._config.no_endpoint_ttl_s == 0:
+            return Outcome.REJECTED_NO_ENDPOINTS, "the pool has no endpoint"
+        if request.endpoint_subset is not None and not request.endpoint_subset:
+            return Outcome.REJECTED_NO_ENDPOINTS, "the request's endpoint subset is empty"
+        return None
+
+    def _enqueue(self, request: Request, now: float) -> QueuedRequest:
+        config = self._config
+        band_ttl_s = self._queues.band(request.priority).config.ttl_s
+        ttl_s = request.ttl_s
+        if ttl_s is None:
+            ttl_s = config.default_ttl_s if band_ttl_s is None else band_ttl_s
+        if ttl_s is not None:
+            ttl_s = min(max(0.0, ttl_s), config.max_ttl_s)
+        footprint = self._dispatcher.estimator.footprint(request)
+        item = QueuedRequest(request, self._pool.lane_key(request), footprint, ttl_s, now)
+        self._demand.enter(request.priority)
+        self._queues.push(item, config.no_endpoint_ttl_s, now)
+        return item
+
+    def _make_room(self, item: QueuedRequest, now: float, commands: list[Command]) -> None:
+        """The new request has to wait: it must fit under the limits, by displacing lower ones if need be."""
+        reason = self._queues.own_limit_broken(item)
+        if reason is None and self._queues.is_over_global_limits():
+            victims = self._queues.room_by_displacing(item.request.priority)
+            if victims is None:
+                reason = "the gateway's queue is full"
+            else:
+                commands.extend(self._refusals.displace(victim, now) for victim in victims)
+        if reason is not None:
+            self._queues.remove(item)
+            self._demand.leave(item.request.priority, now)
+            no_endpoint = self._queues.is_pool_empty
+            outcome = Outcome.REJECTED_NO_ENDPOINTS if no_endpoint else Outcome.REJECTED_CAPACITY
+            commands.append(self._refusals.reject(item.request, outcome, reason, now))
+
+    def _expire(self, now: float, commands: list[Command]) -> bool:
+        any_expired = False
+        while (overdue := self._queues.pop_overdue(now)) is not None:
+            item, is_deadline = overdue
+            if is_deadline:
+                outcome = Outcome.EXPIRED_DEADLINE
+            elif self._queues.is_pool_empty or not len(self._pool.candidates(item.lane)):
+                outcome = Outcome.EXPIRED_NO_ENDPOINTS
+            else:
+                outcome = Outcome.EXPIRED_TTL
+            commands.append(self._refusals.expire(item, outcome, now))
+            any_expired = True
+        return any_expired
+
+    def _finished(self, request_id: RequestId, reason: EndReason, now: float) -> bool:
+        entry = self._books.release(request_id, now)
+        if entry is None:
+            return self._ignored()
+        if entry.revoked_at is not None:
+            self._dispatcher.revocations.end(entry, now)
+            if reason is not EndReason.COMPLETED:
+                reason = EndReason.EVICTED
+        self._count_end(entry, reason, now)
+        return True
+
+    def _cancelled(self, request_id: RequestId, now: float) -> bool:
+        item = self._queues.get(request_id)
+        if item is None:
+            return self._finished(request_id, EndReason.CLIENT_GONE, now)
+        self._refusals.cancel(item, now)
+        return True
+
+    def _response_started(self, request_id: RequestId, address: str | None, now: float) -> bool:
+        entry = self._books.ledger.get(request_id)
+        if entry is None:
+            return self._ignored()
+        if address is None or address == entry.endpoint.address:
+            return False
+        served_by = self._pool.at_address(address)
+        if served_by is None:
+            return self._ignored()
+        if entry.revoked_at is not None:
+            self._dispatcher.revocations.moved(entry.endpoint, served_by)
+        self._books.move(entry, served_by, now)
+        return True
+
+    def _output_observed(self, request_id: RequestId, output_tokens: int, now: float) -> bool:
+        entry = self._books.ledger.get(request_id)
+        if entry is None:
+            return self._ignored()
+        entry.output_tokens = max(entry.output_tokens, output_tokens)
+        if entry.first_output_at is None:
+            entry.first_output_at = now
+        return False
+
+    def _give_up_revocations(self, now: float) -> bool:
+        any_given_up = False
+        while (entry := self._dispatcher.revocations.overdue(now)) is not None:
+            self._books.release(entry.request.id, now)
+            self._dispatcher.revocations.end(entry, now, timed_out=True)
+            self._count_end(entry, EndReason.EVICTED, now)
+            any_given_up = True
+        return any_given_up
+
+    def _reclaim(self, event: ReclaimRequested, now: float, commands: list[Command]) -> bool:
+        """Another replica's demand: evicts for it, and gives the credits up at once."""
+        endpoint = self._pool.states.get(event.endpoint_id)
+        if endpoint is None:
+            return self._ignored()
+        revocations = self._dispatcher.revocations
+        for victim in revocations.victims_for_others(endpoint, event.priority, event.slots, event.kv_tokens):
+            revocations.begin(victim, now)
+            retry_after_s = self._refusals.retry_after_s(victim.request.priority, now)
+            commands.append(Revoke(victim.request.id, endpoint.id, retry_after_s))
+            if endpoint.leased_slots is not None:
+                endpoint.leased_slots = max(0, endpoint.leased_slots - 1)
+            if endpoint.leased_kv_tokens is not None:
+                left = endpoint.leased_kv_tokens - victim.footprint.kv_tokens
+                endpoint.leased_kv_tokens = max(0, left)
+        return self._touched(endpoint, now)
+
+    def _drain(self, reject_queued: bool, now: float, commands: list[Command]) -> bool:
+        self._is_draining = True
+        if reject_queued:
+            for item in self._queues:
+                self._queues.remove(item)
+                commands.append(self._refusals.expire(item, Outcome.REJECTED_SHUTTING_DOWN, now))
+        return not reject_queued
+
+    def _count_end(self, entry: InflightRequest, reason: EndReason, now: float) -> None:
+        priority = entry.request.priority
+        self._tally.band(priority, now).ends[reason] += 1
+        self._demand.leave(priority, now)
+
+    def _touched(self, state: EndpointState | None, now: float) -> bool:
+        if state is None:
+            return self._ignored()
+        self._books.touch(state, now)
+        return True
+
+    def _ignored(self) -> bool:
+        self._tally.ignored_events += 1
+        return False

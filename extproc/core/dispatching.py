@@ -1,0 +1,171 @@
+"""The decision: which queued requests go now, and where. One pass after every event, to the fixpoint.
+
+Bands are visited from the highest; a band's head goes if its lane's candidates are below the band's
+ceiling and one of them takes it, or if eviction makes room. A blocked head closes its candidate endpoints to
+everything that comes after it: later flows and lanes of its band, and all lower bands (unless the band
+lets them borrow). So nobody takes a place that a more important request waits for, and requests with
+other endpoints pass. Bands without queued requests play no part.
+"""
+
+from __future__ import annotations
+
+from extproc.core.band import Band, QueuedRequest
+from extproc.core.books import Books
+from extproc.core.commands import Command, Dispatch, Revoke
+from extproc.core.footprint import FootprintEstimator
+from extproc.core.holdback import CeilingPolicy
+from extproc.core.outcomes import Outcome
+from extproc.core.picker import Pick
+from extproc.core.pool import Candidates, EndpointState, LaneKey
+from extproc.core.queues import RequestQueues
+from extproc.core.revocation import Revocations
+from extproc.core.tally import Tally
+
+
+class _Closed:
+    """What earlier blocked heads have closed in this pass."""
+
+    __slots__ = ("endpoints", "everything", "lanes")
+
+    def __init__(self) -> None:
+        self.everything = False
+        self.endpoints: set[EndpointState] = set()
+        self.lanes: set[LaneKey] = set()
+
+    def copy(self) -> _Closed:
+        twin = _Closed()
+        twin.endpoints, twin.lanes = set(self.endpoints), set(self.lanes)
+        return twin
+
+    def close(self, lane: LaneKey, candidates: Candidates) -> None:
+        self.lanes.add(lane)
+        if candidates.is_whole_pool:
+            self.everything = True
+        else:
+            self.endpoints.update(candidates)
+
+
+class Dispatcher:
+    """Runs passes over the queues; the public attributes are replaced on reconfiguration."""
+
+    def __init__(
+        self,
+        queues: RequestQueues,
+        books: Books,
+        ceilings: CeilingPolicy,
+        estimator: FootprintEstimator,
+        revocations: Revocations,
+        tally: Tally,
+    ) -> None:
+        self.queues = queues
+        self.ceilings = ceilings
+        self.estimator = estimator
+        self.revocations = revocations
+        self.gated: set[int] = set()
+        """Priorities whose head was held back in the last pass."""
+        self._books = books
+        self._tally = tally
+
+    def run(self, now: float, commands: list[Command]) -> None:
+        """Dispatches all that may go now."""
+        self.gated.clear()
+        if not self.queues or self.queues.is_pool_empty:
+            return
+        closed = _Closed()
+        for priority in self.queues.active_priorities():
+            band = self.queues.bands[priority]
+            self._drain(band, closed.copy() if band.config.borrow else closed, now, commands)
+            if closed.everything:
+                return
+
+    def run_for(self, item: QueuedRequest, now: float, commands: list[Command]) -> None:
+        """The pass after an arrival: needed only if the newcomer is next in its lane.
+
+        Otherwise nothing has changed for the heads that the last pass found blocked; only eviction that waits
+        for confirmations sizes itself to all that is queued.
+        """
+        band = self.queues.bands[item.request.priority]
+        if len(band) == 1 or band.is_lane_head(item) or self.revocations.sizes_to_queue:
+            self.run(now, commands)
+
+    def place_anyway(self, item: QueuedRequest, now: float, commands: list[Command]) -> bool:
+        """Mode observe: dispatches whatever the gate says, best where it fits; False: no candidate."""
+        candidates = self._books.pool.candidates(item.lane)
+        ceiling = self.ceilings.ceiling(item.request.priority, now)
+        pick = self._pick(item, candidates, _Closed(), ceiling, now)
+        if pick is None:
+            self._tally.band(item.request.priority, now).would_queue += 1
+            picker = self._books.picker
+            pick = picker.pick(item.request, candidates, lambda endpoint: True, now)
+        if pick is not None:
+            self._dispatch(item, pick, now, commands)
+        return pick is not None
+
+    def _drain(self, band: Band, closed: _Closed, now: float, commands: list[Command]) -> None:
+        ceiling = self.ceilings.ceiling(band.priority, now)
+        while (item := band.head(closed.lanes)) is not None:
+            candidates = self._books.pool.candidates(item.lane)
+            band.reestimate(item, self.estimator.footprint(item.request))
+            pick = self._pick(item, candidates, closed, ceiling, now)
+            if pick is None and len(candidates):
+                pick = self._evict_for(item, band, candidates, closed, ceiling, now, commands)
+            if pick is not None:
+                self._dispatch(item, pick, now, commands)
+                continue
+            self.gated.add(band.priority)
+            closed.close(item.lane, candidates)
+            if closed.everything:
+                return
+
+    def _pick(
+        self, item: QueuedRequest, candidates: Candidates, closed: _Closed, ceiling: float, now: float
+    ) -> Pick | None:
+        detector = self._books.detector
+        if not len(candidates) or not detector.admits(candidates, ceiling, None, now):
+            return None
+        footprint = item.footprint
+
+        def fits(endpoint: EndpointState) -> bool:
+            return endpoint not in closed.endpoints and detector.fits(endpoint, footprint, ceiling, None, now)
+
+        return self._books.picker.pick(item.request, candidates, fits, now)
+
+    def _evict_for(
+        self,
+        item: QueuedRequest,
+        band: Band,
+        candidates: Candidates,
+        closed: _Closed,
+        ceiling: float,
+        now: float,
+        commands: list[Command],
+    ) -> Pick | None:
+        relief = self.revocations.relieve(item, band, candidates, closed.endpoints, ceiling, now)
+        for victim in relief.victims:
+            self.revocations.begin(victim, now)
+            tally = self._tally.band(victim.request.priority, now)
+            victims_band = self.queues.bands.get(victim.request.priority)
+            ahead = 0 if victims_band is None else len(victims_band)
+            retry_after_s = tally.drain.retry_after_s(ahead, now)
+            commands.append(Revoke(victim.request.id, victim.endpoint.id, retry_after_s))
+        if relief.endpoint is None:
+            return None
+        self._tally.promised_requests += 1
+        return Pick(relief.endpoint)
+
+    def _dispatch(self, item: QueuedRequest, pick: Pick, now: float, commands: list[Command]) -> None:
+        request = item.request
+        self.queues.serve(item)
+        self._books.dispatch(request, pick.endpoint, item.footprint, now)
+        tally = self._tally.band(request.priority, now)
+        tally.outcomes[Outcome.DISPATCHED] += 1
+        tally.drain.dispatched(now)
+        commands.append(
+            Dispatch(
+                request_id=request.id,
+                endpoint_id=pick.endpoint.id,
+                address=pick.endpoint.address,
+                fallbacks=tuple(endpoint.address for endpoint in pick.fallbacks),
+                queued_s=now - item.arrived_at,
+            )
+        )

@@ -1,0 +1,210 @@
+"""The endpoints of the pool: their state, who is open for work, and which may serve a given request.
+
+It must not know queues, ceilings or detectors. An endpoint is *open* while it is listed, healthy and not
+draining; only open endpoints count as capacity. In-flight requests keep pointing at the `EndpointState`
+they were booked on, also after it has left the pool, so the books always balance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from extproc.core.footprint import Footprint
+from extproc.core.types import Endpoint, EndpointId, EndpointSample, Request
+
+
+class EndpointState:
+    """What is known of one endpoint now. Written by `Pool` and the in-flight ledger, read by policies.
+
+    `requests`, `tokens` and `kv_tokens` are booked by the ledger; `revoked_*` is the part of them held by
+    victims whose streams haven't ended yet; `leased_*` caps the capacity when replicas share the pool.
+    """
+
+    __slots__ = (
+        "endpoint",
+        "is_healthy",
+        "is_listed",
+        "kv_tokens",
+        "last_dispatch_at",
+        "leased_kv_tokens",
+        "leased_slots",
+        "requests",
+        "revoked_kv_tokens",
+        "revoked_requests",
+        "revoked_tokens",
+        "sample",
+        "tokens",
+    )
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.sample: EndpointSample | None = None
+        self.is_healthy = True
+        self.is_listed = True
+        self.requests = 0
+        self.tokens = 0
+        self.kv_tokens = 0
+        self.revoked_requests = 0
+        self.revoked_tokens = 0
+        self.revoked_kv_tokens = 0
+        self.leased_slots: int | None = None
+        self.leased_kv_tokens: int | None = None
+        self.last_dispatch_at = float("-inf")
+
+    @property
+    def id(self) -> EndpointId:
+        return self.endpoint.id
+
+    @property
+    def address(self) -> str:
+        return self.endpoint.address
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_listed and self.is_healthy and not self.endpoint.is_draining
+
+    @property
+    def revoked(self) -> Footprint:
+        return Footprint(self.revoked_requests, self.revoked_tokens, self.revoked_kv_tokens)
+
+    def __repr__(self) -> str:
+        return f"EndpointState({self.endpoint.id}, requests={self.requests}, kv_tokens={self.kv_tokens})"
+
+
+class LaneKey(NamedTuple):
+    """What restricts the endpoints of a request; requests with one key share their candidates."""
+
+    subset: frozenset[str] | None
+    model: str
+    lora: str | None
+
+
+ANY_ENDPOINT = LaneKey(None, "", None)
+
+
+class Candidates:
+    """The open endpoints that may serve a lane; `is_whole_pool` lets policies use their pool-wide indexes."""
+
+    __slots__ = ("endpoints", "is_whole_pool")
+
+    def __init__(self, endpoints: dict[EndpointId, EndpointState], *, is_whole_pool: bool) -> None:
+        self.endpoints = endpoints
+        self.is_whole_pool = is_whole_pool
+
+    def __len__(self) -> int:
+        return len(self.endpoints)
+
+    def __iter__(self) -> Iterator[EndpointState]:
+        return iter(self.endpoints.values())
+
+    def __contains__(self, state: EndpointState) -> bool:
+        return self.endpoints.get(state.id) is state
+
+
+class Pool:
+    """Membership and candidate sets. `generation` grows whenever any candidate set may have changed."""
+
+    def __init__(self) -> None:
+        self.states: dict[EndpointId, EndpointState] = {}
+        self.open: dict[EndpointId, EndpointState] = {}
+        self.generation = 0
+        self.models: frozenset[str] = frozenset()
+        """Every model that some open endpoint has reported; a model outside it restricts nothing."""
+        self._by_address: dict[str, EndpointState] = {}
+        self._candidates: dict[LaneKey, Candidates] = {}
+        self._candidates_generation = -1
+
+    def put(self, endpoint: Endpoint) -> EndpointState:
+        """A new endpoint, or new attributes of a known one."""
+        state = self.states.get(endpoint.id)
+        if state is None:
+            state = EndpointState(endpoint)
+            self.states[endpoint.id] = state
+        else:
+            if self._by_address.get(state.address) is state:
+                del self._by_address[state.address]
+            state.endpoint = endpoint
+        self._by_address[endpoint.address] = state
+        self._refresh(state)
+        return state
+
+    def remove(self, endpoint_id: EndpointId) -> EndpointState | None:
+        state = self.states.pop(endpoint_id, None)
+        if state is not None:
+            state.is_listed = False
+            if self._by_address.get(state.address) is state:
+                del self._by_address[state.address]
+            self._refresh(state)
+        return state
+
+    def set_health(self, endpoint_id: EndpointId, is_healthy: bool) -> EndpointState | None:
+        state = self.states.get(endpoint_id)
+        if state is None or state.is_healthy == is_healthy:
+            return None
+        state.is_healthy = is_healthy
+        self._refresh(state)
+        return state
+
+    def set_sample(self, sample: EndpointSample) -> EndpointState | None:
+        """Keeps the newest measurement; None when the endpoint is unknown or the sample is older."""
+        state = self.states.get(sample.endpoint_id)
+        if state is None or (state.sample is not None and sample.sampled_at < state.sample.sampled_at):
+            return None
+        before, state.sample = state.sample, sample
+        if _residency(before) != _residency(sample):
+            self._refresh(state)
+        return state
+
+    def at_address(self, address: str) -> EndpointState | None:
+        return self._by_address.get(address)
+
+    def lane_key(self, request: Request) -> LaneKey:
+        """The request's restrictions; a model that no endpoint reports is left for the engine to refuse."""
+        model = request.model if request.model in self.models else ""
+        if not model and request.endpoint_subset is None and request.lora is None:
+            return ANY_ENDPOINT
+        return LaneKey(request.endpoint_subset, model, request.lora)
+
+    def candidates(self, key: LaneKey) -> Candidates:
+        if self._candidates_generation != self.generation:
+            self._candidates.clear()
+            self._candidates_generation = self.generation
+        found = self._candidates.get(key)
+        if found is None:
+            chosen = {i: state for i, state in self.open.items() if _may_serve(state, key)}
+            found = Candidates(chosen, is_whole_pool=len(chosen) == len(self.open))
+            self._candidates[key] = found
+        return found
+
+    def _refresh(self, state: EndpointState) -> None:
+        self.generation += 1
+        if state.is_open:
+            self.open[state.id] = state
+        elif self.open.get(state.id) is state:
+            del self.open[state.id]
+        reported: set[str] = set()
+        for other in self.open.values():
+            if other.sample is not None and other.sample.models is not None:
+                reported |= other.sample.models
+        self.models = frozenset(reported)
+
+
+def _residency(sample: EndpointSample | None) -> tuple[object, ...]:
+    if sample is None:
+        return (None, None, None, None)
+    return (sample.models, sample.running_loras, sample.waiting_loras, sample.max_loras)
+
+
+def _may_serve(state: EndpointState, key: LaneKey) -> bool:
+    if key.subset is not None and state.address not in key.subset:
+        return False
+    sample = state.sample
+    if sample is None:
+        return True
+    if key.model and sample.models is not None and key.model not in sample.models:
+        return False
+    if key.lora is None or sample.max_loras is None:
+        return True
+    loaded = (sample.running_loras or frozenset()) | (sample.waiting_loras or frozenset())
+    return key.lora in loaded or len(loaded) < sample.max_loras

@@ -1,0 +1,190 @@
+"""All bands together: global limits, displacement, and every way of leaving a queue unserved in time.
+
+It must not know endpoints, only whether there are any. Waiting is charged on two clocks: one runs while
+the pool has open endpoints, the other while it has none; each request expires when either has used up its
+budget. So an outage neither eats the normal TTL nor, by flapping, renews it.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator
+
+from extproc.core.band import Band, BandConfig, QueuedRequest
+from extproc.core.heap import RemovableHeap
+from extproc.core.types import RequestId
+
+BandTemplate = Callable[[int], BandConfig]
+
+
+class RequestQueues:
+    """Queued requests of all priorities. Bands exist while they are configured or have requests."""
+
+    def __init__(self, band_config: BandTemplate, max_requests: int | None, max_bytes: int | None) -> None:
+        self._band_config = band_config
+        self.max_requests = max_requests
+        self.max_bytes = max_bytes
+        self.bands: dict[int, Band] = {}
+        self.requests = 0
+        self.bytes = 0
+        self._items: dict[RequestId, QueuedRequest] = {}
+        self._active: list[int] = []
+        self._ttls: RemovableHeap[QueuedRequest] = RemovableHeap()
+        self._no_endpoint_ttls: RemovableHeap[QueuedRequest] = RemovableHeap()
+        self._deadlines: RemovableHeap[QueuedRequest] = RemovableHeap()
+        self._empty_since: float | None = None
+        self._empty_total_s = 0.0
+
+    def __len__(self) -> int:
+        return self.requests
+
+    def __iter__(self) -> Iterator[QueuedRequest]:
+        return iter(list(self._items.values()))
+
+    def get(self, request_id: RequestId) -> QueuedRequest | None:
+        return self._items.get(request_id)
+
+    def band(self, priority: int) -> Band:
+        """The band of this priority, made from its template when it is new."""
+        band = self.bands.get(priority)
+        if band is None:
+            band = self.bands[priority] = Band(priority, self._band_config(priority))
+        return band
+
+    def active_priorities(self) -> list[int]:
+        """Priorities with queued requests, highest first."""
+        return [-negated for negated in self._active]
+
+    @property
+    def is_pool_empty(self) -> bool:
+        return self._empty_since is not None
+
+    def set_pool_empty(self, is_empty: bool, now: float) -> None:
+        """Starts or stops the clock that charges waiting without endpoints."""
+        if is_empty and self._empty_since is None:
+            self._empty_since = now
+        elif not is_empty and self._empty_since is not None:
+            self._empty_total_s += now - self._empty_since
+            self._empty_since = None
+
+    def own_limit_broken(self, item: QueuedRequest) -> str | None:
+        """The limit of its band or flow that this queued request breaks, in words; None if none."""
+        band = self.bands[item.request.priority]
+        config = band.config
+        if len(band) > config.max_requests:
+            return f"band {band.priority} already holds its limit of {config.max_requests} queued requests"
+        if band.queued_bytes > config.max_bytes:
+            return f"band {band.priority} has reached its limit of {config.max_bytes} queued bytes"
+        limit = config.max_requests_per_flow
+        if limit is not None and band.flow_size(item.request.fairness_id) > limit:
+            return f"this fairness id already holds its limit of {limit} queued requests"
+        return None
+
+    def is_over_global_limits(self) -> bool:
+        over_requests = self.max_requests is not None and self.requests > self.max_requests
+        return over_requests or (self.max_bytes is not None and self.bytes > self.max_bytes)
+
+    def room_by_displacing(self, priority: int) -> list[QueuedRequest] | None:
+        """Whom below `priority` to displace, lowest band first and newest first; None: it doesn't suffice."""
+        over_requests = 0 if self.max_requests is None else self.requests - self.max_requests
+        over_bytes = 0 if self.max_bytes is None else self.bytes - self.max_bytes
+        victims: list[QueuedRequest] = []
+        for negated in reversed(self._active):
+            if -negated >= priority:
+                break
+            for item in self.bands[-negated].newest_first():
+                if over_requests <= 0 and over_bytes <= 0:
+                    return victims
+                victims.append(item)
+                over_requests -= 1
+                over_bytes -= item.request.size_bytes
+        return victims if over_requests <= 0 and over_bytes <= 0 else None
+
+    def push(self, item: QueuedRequest, no_endpoint_ttl_s: float | None, now: float) -> None:
+        """Queues the request and starts its timers; the caller has checked the limits."""
+        band = self.band(item.request.priority)
+        if not len(band):
+            bisect.insort(self._active, -band.priority)
+        band.push(item)
+        self._items[item.request.id] = item
+        self.requests += 1
+        self.bytes += item.request.size_bytes
+        if item.ttl_s is not None:
+            served_clock = now - self._empty_s(now)
+            self._start(item, self._ttls, served_clock + item.ttl_s)
+        if no_endpoint_ttl_s is not None:
+            self._start(item, self._no_endpoint_ttls, self._empty_s(now) + no_endpoint_ttl_s)
+        if item.request.deadline_s is not None:
+            self._start(item, self._deadlines, item.request.deadline_s)
+
+    def reconfigure(self, band_config: BandTemplate, max_requests: int | None, max_bytes: int | None) -> None:
+        """New limits and band policies; queued requests stay, in order of arrival where policies changed."""
+        self._band_config = band_config
+        self.max_requests, self.max_bytes = max_requests, max_bytes
+        for priority, old in list(self.bands.items()):
+            if band_config(priority) != old.config:
+                band = self.bands[priority] = Band(priority, band_config(priority))
+                for item in old:
+                    band.push(item)
+
+    def serve(self, item: QueuedRequest) -> None:
+        """Takes out a request that is dispatched."""
+        self.bands[item.request.priority].serve(item)
+        self._forget(item)
+
+    def remove(self, item: QueuedRequest) -> None:
+        """Takes out a request that isn't served."""
+        self.bands[item.request.priority].remove(item)
+        self._forget(item)
+
+    def next_expiry(self) -> float | None:
+        """When the next queued request expires if nothing changes."""
+        due = [when for when, _ in self._expiries()]
+        return min(due) if due else None
+
+    def pop_overdue(self, now: float) -> tuple[QueuedRequest, bool] | None:
+        """Takes out one request whose time is up, and whether that was its deadline; None if none is."""
+        for when, heap in self._expiries():
+            if when <= now:
+                item = heap.peek_item()
+                assert item is not None
+                self.remove(item)
+                return item, heap is self._deadlines
+        return None
+
+    def _expiries(self) -> list[tuple[float, RemovableHeap[QueuedRequest]]]:
+        """The running timers: when each heap's first entry is due, on the caller's clock."""
+        found = []
+        deadline = self._deadlines.peek()
+        if deadline is not None:
+            found.append((deadline.key[0], self._deadlines))
+        if self._empty_since is None:
+            ttl = self._ttls.peek()
+            if ttl is not None:
+                found.append((ttl.key[0] + self._empty_total_s, self._ttls))
+        else:
+            ttl = self._no_endpoint_ttls.peek()
+            if ttl is not None:
+                used = self._empty_total_s - self._empty_since
+                found.append((ttl.key[0] - used, self._no_endpoint_ttls))
+        return found
+
+    def _empty_s(self, now: float) -> float:
+        """How long the pool has been without endpoints in total, until `now`."""
+        running = 0.0 if self._empty_since is None else now - self._empty_since
+        return self._empty_total_s + running
+
+    def _forget(self, item: QueuedRequest) -> None:
+        del self._items[item.request.id]
+        self.requests -= 1
+        self.bytes -= item.request.size_bytes
+        priority = item.request.priority
+        if not len(self.bands[priority]):
+            del self._active[bisect.bisect_left(self._active, -priority)]
+        for heap, handle in item.timers:
+            heap.remove(handle)
+        item.timers.clear()
+
+    @staticmethod
+    def _start(item: QueuedRequest, heap: RemovableHeap[QueuedRequest], due: float) -> None:
+        item.timers.append((heap, heap.push((due,), item)))
