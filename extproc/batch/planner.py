@@ -1,0 +1,217 @@
+"""When to send what: how many requests at once, what to do after each way of ending, when to leave a server
+alone.
+
+Pure: `now` (monotonic seconds) and the random source are handed in. Which item comes next (earliest deadline,
+then resumed before fresh, then job and line order) is the store's claim order; how it is sent is the
+runner's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+from extproc.client.answers import EndKind, StreamEnd
+
+
+class Disruption(Enum):
+    """What the end of a leg means for its item; the value is the metric label."""
+
+    NONE = "none"
+    EVICTED = "evicted"
+    """The gateway took the place back (or the connection broke after tokens): go on at once."""
+    BACKPRESSURE = "backpressure"
+    """Refused for lack of room: come back when told."""
+    FAILED = "failed"
+    """A fault of the server or of this request: back off, and give up after some."""
+    BROKEN = "broken"
+    """Broke after the response had begun and before any token: an early eviction or a crash, nobody knows."""
+    UNREACHABLE = "unreachable"
+    """Nobody there: not the request's fault, never a reason to give up."""
+    REFUSED = "refused"
+    """The request itself is wrong: never repeated."""
+    LATE = "late"
+    """Its deadline has passed."""
+
+
+_RETRIED_CLIENT_ERRORS = frozenset({408, 409, 425, 429})
+_LATE_REASONS = frozenset({"rejected-deadline"})
+
+
+def interpret_end(end: StreamEnd, tokens: int) -> Disruption:
+    """What the end of a leg that brought `tokens` means."""
+    match end.kind:
+        case EndKind.FINISHED:
+            return Disruption.NONE
+        case EndKind.REFUSED:
+            return _interpret_status(end)
+        case EndKind.UNREACHABLE:
+            return Disruption.UNREACHABLE
+        case EndKind.TIMED_OUT:
+            return Disruption.LATE
+        case EndKind.RESET | EndKind.TRUNCATED | EndKind.ABORTED:
+            return Disruption.EVICTED if tokens else Disruption.BROKEN
+        case EndKind.ERROR_EVENT | EndKind.STALLED:
+            return Disruption.FAILED
+
+
+def _interpret_status(end: StreamEnd) -> Disruption:
+    if end.dropped_reason == "evicted":
+        return Disruption.EVICTED
+    if end.dropped_reason in _LATE_REASONS:
+        return Disruption.LATE
+    if end.status == 429 or (end.status == 503 and (end.dropped_reason or end.retry_after_s is not None)):
+        return Disruption.BACKPRESSURE
+    if 400 <= end.status < 500 and end.status not in _RETRIED_CLIENT_ERRORS:
+        return Disruption.REFUSED
+    return Disruption.FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Delays are drawn uniformly from 0 to min(`cap_s`, `base_s` x 2^n): exponential back-off, full jitter.
+
+    `max_failures` counts failures of one request in a row without a new token, `max_breaks` the unclear ends.
+    """
+
+    base_s: float = 0.5
+    cap_s: float = 30.0
+    max_failures: int = 8
+    max_breaks: int = 100
+
+    def backoff_s(self, repeats: int, rng: Random) -> float:
+        """A delay after `repeats` (1 = the first) disruptions in a row."""
+        return rng.uniform(0.0, min(self.cap_s, self.base_s * 2.0 ** min(repeats - 1, 30)))
+
+    def delay_s(
+        self, disruption: Disruption, repeats: int, retry_after_s: float | None, rng: Random, *, resumes: bool
+    ) -> float | None:
+        """Seconds until the item may be sent again; None: give up.
+
+        `repeats` counts such ends in a row, this one included; `resumes` tells whether saved tokens are used
+        (an eviction then costs nothing and goes on at once; without, it backs off like a failure).
+        """
+        match disruption:
+            case Disruption.EVICTED:
+                return 0.0 if resumes else self.backoff_s(repeats, rng)
+            case Disruption.BACKPRESSURE:
+                wait_s = retry_after_s if retry_after_s is not None else self.backoff_s(repeats + 1, rng)
+                return wait_s * rng.uniform(1.0, 1.25)
+            case Disruption.UNREACHABLE:
+                return self.backoff_s(repeats, rng)
+            case Disruption.BROKEN:
+                if repeats >= self.max_breaks:
+                    return None
+                return 0.0 if repeats == 1 else self.backoff_s(repeats - 1, rng)
+            case Disruption.FAILED:
+                return None if repeats >= self.max_failures else self.backoff_s(repeats, rng)
+            case Disruption.NONE | Disruption.REFUSED | Disruption.LATE:
+                return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowConfig:
+    """`max_queued` bounds the requests that wait at the gateway, so that order is decided here, late.
+
+    The limit on requests in flight starts at `initial`, doubles per round trip until the first push-back,
+    then grows by `growth_fraction` each `interval_s` while it is used up; a push-back multiplies it by
+    `decrease`, at most once an interval. A wait above `queue_target_s` at the gateway stops the growth.
+    """
+
+    initial: int = 8
+    minimum: int = 1
+    maximum: int = 256
+    max_queued: int = 8
+    queue_target_s: float = 1.0
+    interval_s: float = 0.5
+    growth_fraction: float = 0.05
+    decrease: float = 0.85
+
+
+class Window:
+    """How many more requests may be sent now, learnt from how the gateway takes them."""
+
+    def __init__(self, config: WindowConfig, now: float) -> None:
+        self._config = config
+        self._limit = float(config.initial)
+        self._is_starting = True
+        self._changed_at = now
+        self._is_waiting_long = False
+
+    @property
+    def limit(self) -> int:
+        """The present bound on requests in flight."""
+        return int(self._limit)
+
+    def room(self, in_flight: int, queued: int, now: float) -> int:
+        """How many may be sent; `queued` of the `in_flight` have no response headers yet."""
+        self._probe(in_flight, queued, now)
+        return max(0, min(self.limit - in_flight, self._config.max_queued - queued))
+
+    def on_dispatched(self, queue_s: float) -> None:
+        """Response headers came `queue_s` after the request was sent: the gateway had room."""
+        self._is_waiting_long = queue_s > self._config.queue_target_s
+        if self._is_starting and not self._is_waiting_long:
+            self._limit = min(self._limit + 1.0, float(self._config.maximum))
+
+    def on_pushback(self, in_flight: int, now: float) -> None:
+        """An eviction or a refusal for lack of room."""
+        self._is_starting = False
+        if now - self._changed_at >= self._config.interval_s:
+            base = min(self._limit, float(max(in_flight, 1)))
+            self._limit = max(base * self._config.decrease, float(self._config.minimum))
+            self._changed_at = now
+
+    def _probe(self, in_flight: int, queued: int, now: float) -> None:
+        is_used_up = in_flight >= self.limit and queued == 0
+        if is_used_up and not self._is_waiting_long and now - self._changed_at >= self._config.interval_s:
+            step = max(1.0, self._limit * self._config.growth_fraction)
+            self._limit = min(self._limit + step, float(self._config.maximum))
+            self._changed_at = now
+
+
+class Circuit:
+    """Leaves one server alone after `threshold` connection failures in a row; then lets one request try.
+
+    The pause follows the retry policy's back-off; the first response of any kind closes the circuit.
+    """
+
+    def __init__(self, policy: RetryPolicy, rng: Random, threshold: int = 3) -> None:
+        self._policy = policy
+        self._rng = rng
+        self._threshold = threshold
+        self._failures = 0
+        self._open_until = 0.0
+        self._is_probing = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Requests flow freely."""
+        return self._failures < self._threshold
+
+    def admits(self, now: float) -> bool:
+        """Whether a request may be sent now; an open circuit admits one when its pause is over."""
+        if self.is_closed:
+            return True
+        if self._is_probing or now < self._open_until:
+            return False
+        self._is_probing = True
+        return True
+
+    def on_answer(self) -> None:
+        """The server answered, whatever it said."""
+        self._failures = 0
+        self._is_probing = False
+
+    def on_unreachable(self, now: float) -> None:
+        """The server could not be reached."""
+        self._failures += 1
+        self._is_probing = False
+        repeats = self._failures - self._threshold + 1
+        if repeats > 0:
+            self._open_until = now + self._policy.backoff_s(repeats, self._rng)
+
+    def next_probe(self, now: float) -> float:
+        """When to ask again: at once, or at the end of the pause."""
+        return now if self.is_closed else max(now, self._open_until)
