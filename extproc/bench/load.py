@@ -11,7 +11,9 @@ reports.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from extproc.bench.load_options import LoadOptions, LoadProgress
@@ -67,21 +69,26 @@ class LoadGenerator:
         """Send everything; returns when all of it has ended or the horizon is reached."""
         options = self._options
         client = InferenceClient(options.base_url, clock=self._clock, concurrency=options.max_open)
-        async with client:
-            started_at = self._clock.now()
-            sender = Sender(options, self._prompts, client, self._clock, started_at, self.progress)
-            horizon_s = None if options.horizon_s is None else options.horizon_s / options.speedup
-            try:
-                async with asyncio.timeout(horizon_s), asyncio.TaskGroup() as group:
-                    group.create_task(self._send_open(sender, group, started_at))
-                    for traffic in self._classes:
-                        if isinstance(traffic.arrivals, ClosedLoop):
-                            self._start_closed(traffic, traffic.arrivals, sender, group)
-            except TimeoutError:
-                pass  # the horizon: open requests are cut and stay UNFINISHED
-            duration_s = (self._clock.now() - started_at) * options.speedup
+        with _rare_collections():
+            async with client:
+                duration_s = await self._drive(client)
         self._records.sort(key=lambda record: record.intended_s)
         return self._result(duration_s)
+
+    async def _drive(self, client: InferenceClient) -> float:
+        options = self._options
+        started_at = self._clock.now()
+        sender = Sender(options, self._prompts, client, self._clock, started_at, self.progress)
+        horizon_s = None if options.horizon_s is None else options.horizon_s / options.speedup
+        try:
+            async with asyncio.timeout(horizon_s), asyncio.TaskGroup() as group:
+                group.create_task(self._send_open(sender, group, started_at))
+                for traffic in self._classes:
+                    if isinstance(traffic.arrivals, ClosedLoop):
+                        self._start_closed(traffic, traffic.arrivals, sender, group)
+        except TimeoutError:
+            pass  # the horizon: open requests are cut and stay UNFINISHED
+        return (self._clock.now() - started_at) * options.speedup
 
     async def _send_open(self, sender: Sender, group: asyncio.TaskGroup, started_at: float) -> None:
         for row in self._open_rows():
@@ -150,6 +157,21 @@ class LoadGenerator:
             lag_max_s=max(lags, default=0.0),
             invalid=invalid,
         )
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """With thousands of open streams each full collection stops the sending for 0.4 s; nothing here makes
+    cycles that would have to be found soon."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 def count_outcomes(records: Sequence[RequestRecord]) -> dict[RequestOutcome, int]:

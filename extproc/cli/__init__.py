@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "top": ("extproc.cli.top:top", "live view of a running processor in the terminal"),
     "bench": ("extproc.cli.bench:bench", "measure: suites, load, single parts"),
     "envoy-config": ("extproc.cli.envoy_config:command", "print an Envoy bootstrap for given addresses"),
+    "emulate": ("extproc.cli.emulate:emulate", "An emulated vLLM server on a port."),
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, cast
@@ -21,6 +22,7 @@ from extproc.config.yaml_source import Data, Document, Path, dotted, parse_yaml
 from extproc.errors import ConfigError, Problem
 
 T = TypeVar("T")
+_NAMES_FIELD = re.compile(r"[a-z_][a-z0-9_]*: ")
 Check = Callable[[T], Iterable[Problem]]
 
 
@@ -70,12 +72,13 @@ def json_schema(kind: type[Any]) -> dict[str, Any]:
     return schema
 
 
-def _located(problem: Problem, document: Document) -> Problem:
+def _located(problem: Problem, document: Document, default: int | None = None) -> Problem:
     """A check's problem with the line of the deepest part of its path that the file contains."""
     if problem.line is not None:
         return problem
     matches = [path for path in document.lines if path and _is_prefix(dotted(path), problem.path)]
-    return Problem(problem.path, problem.message, document.lines[max(matches, key=len)] if matches else None)
+    line = document.lines[max(matches, key=len)] if matches else default
+    return Problem(problem.path, problem.message, line)
 
 
 def _is_prefix(prefix: str, text: str) -> bool:
@@ -98,8 +101,22 @@ def _translate(
                 joined = f"{prefix}.{problem.path}".strip(".").replace(".[", "[")
                 problems.append(_located(Problem(joined, problem.message), document))
             continue
-        problems.append(Problem(dotted(path), _message(item), document.line_of(path)))
+        problems += _own_checks(path, _message(item), document)
     return problems
+
+
+def _own_checks(path: Path, message: str, document: Document) -> list[Problem]:
+    """A section's own complaint may name fields: `max_x: must be positive; min_y: is too large`."""
+    parts = message.split("; ")
+    if not all(_NAMES_FIELD.match(part) for part in parts):
+        return [Problem(dotted(path), message, document.line_of(path))]
+    named = [part.split(": ", 1) for part in parts]
+    return [
+        _located(
+            Problem(f"{dotted(path)}.{field}".strip("."), text), document, default=document.line_of(path)
+        )
+        for field, text in named
+    ]
 
 
 def _message(item: Any) -> str:

@@ -2,7 +2,7 @@
 
 All times are seconds from the start of a run and come in ascending order. An open-loop process knows nothing
 of the answers; a closed loop sends its next request when one has ended, so only the driver can time it.
-The frozen dataclasses are the config format too: `kind` names the process in YAML.
+The frozen dataclasses are the config format too: `type` names the process in YAML.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Poisson:
     rate_per_s: float
     start_s: float = 0.0
     end_s: float
-    kind: Literal["poisson"] = "poisson"
+    type: Literal["poisson"] = "poisson"
 
     def times(self, rng: Random) -> Iterator[float]:
         if self.rate_per_s <= 0:
@@ -39,7 +39,7 @@ class Uniform:
     rate_per_s: float
     start_s: float = 0.0
     end_s: float
-    kind: Literal["uniform"] = "uniform"
+    type: Literal["uniform"] = "uniform"
 
     def times(self, rng: Random) -> Iterator[float]:
         if self.rate_per_s <= 0:
@@ -60,7 +60,7 @@ class GammaBurst:
     cv: float
     start_s: float = 0.0
     end_s: float
-    kind: Literal["gamma"] = "gamma"
+    type: Literal["gamma"] = "gamma"
 
     def times(self, rng: Random) -> Iterator[float]:
         if self.rate_per_s <= 0:
@@ -81,7 +81,7 @@ class Bursts:
     every_s: float
     count: int
     start_s: float = 0.0
-    kind: Literal["bursts"] = "bursts"
+    type: Literal["bursts"] = "bursts"
 
     def times(self, rng: Random) -> Iterator[float]:
         for burst in range(self.count):
@@ -97,7 +97,7 @@ class Steps:
     at_s: tuple[float, ...]
     rates_per_s: tuple[float, ...]
     end_s: float
-    kind: Literal["steps"] = "steps"
+    type: Literal["steps"] = "steps"
 
     def __post_init__(self) -> None:
         if len(self.at_s) != len(self.rates_per_s) or not self.at_s:
@@ -131,7 +131,7 @@ class NoisySinusoid:
     surges_s: tuple[tuple[float, float], ...] = ()
     start_s: float = 0.0
     end_s: float
-    kind: Literal["sinusoid"] = "sinusoid"
+    type: Literal["sinusoid"] = "sinusoid"
 
     def __post_init__(self) -> None:
         if not (0 <= self.amplitude <= 1 and 0 <= self.noise < 1):
@@ -164,7 +164,7 @@ class AtTimes:
     """Arrivals at the given seconds, ascending: a replayed trace."""
 
     at_s: tuple[float, ...]
-    kind: Literal["times"] = "times"
+    type: Literal["times"] = "times"
 
     def times(self, rng: Random) -> Iterator[float]:
         yield from self.at_s
@@ -183,7 +183,7 @@ class ClosedLoop:
     requests: int | None = None
     start_s: float = 0.0
     end_s: float | None = None
-    kind: Literal["closed"] = "closed"
+    type: Literal["closed"] = "closed"
 
 
 OpenArrivals = Poisson | Uniform | GammaBurst | Bursts | Steps | NoisySinusoid | AtTimes

@@ -13,7 +13,7 @@ class Fixed:
     """Always `tokens`."""
 
     tokens: int
-    kind: Literal["fixed"] = "fixed"
+    type: Literal["fixed"] = "fixed"
 
     def draw(self, rng: Random) -> int:
         return max(1, self.tokens)
@@ -25,7 +25,7 @@ class UniformLength:
 
     low: int
     high: int
-    kind: Literal["uniform"] = "uniform"
+    type: Literal["uniform"] = "uniform"
 
     def __post_init__(self) -> None:
         if self.low > self.high:
@@ -43,7 +43,7 @@ class LogNormalLength:
     sigma: float
     low: int = 1
     high: int = 1_000_000
-    kind: Literal["lognormal"] = "lognormal"
+    type: Literal["lognormal"] = "lognormal"
 
     def draw(self, rng: Random) -> int:
         return max(1, self.low, min(self.high, round(rng.lognormvariate(math.log(self.median), self.sigma))))
@@ -55,7 +55,7 @@ class ChoiceLength:
 
     tokens: tuple[int, ...]
     weights: tuple[float, ...] = ()
-    kind: Literal["choice"] = "choice"
+    type: Literal["choice"] = "choice"
 
     def __post_init__(self) -> None:
         if not self.tokens or (self.weights and len(self.weights) != len(self.tokens)):

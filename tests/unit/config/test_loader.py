@@ -25,7 +25,7 @@ class Square:
 
     def __post_init__(self) -> None:
         if self.side_cm <= 0:
-            raise ValueError("side_cm must be above 0")
+            raise ValueError("side_cm: must be above 0; type: has no such square")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,8 @@ def test_every_problem_is_listed_with_its_line() -> None:
         "inner.name (line 4): is required",
         "inner.is_open (line 5): should be a valid boolean, not 'maybe'",
         "limit (line 6): should be a valid integer, not 'many'",
-        "many[0] (line 8): side_cm must be above 0",
+        "many[0].side_cm (line 8): must be above 0",
+        "many[0].type (line 8): has no such square",
     ]
 
 

@@ -28,7 +28,7 @@ PROCESSES: list[OpenArrivals] = [
 ]
 
 
-@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.kind)
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.type)
 def test_times_ascend_within_the_window_at_the_promised_rate(process: OpenArrivals) -> None:
     counts = []
     for seed in range(8):

@@ -1,0 +1,30 @@
+"""The whole configuration of `extproc serve`: each section's class lives beside what it configures.
+
+Adding a section is one line here. Sections check themselves; what concerns several of them is in `checks`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from extproc.config.admin import AdminConfig
+from extproc.config.checks import cross_checks
+from extproc.config.loader import load_file, load_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that `extproc serve` can be told; what is left out has its default."""
+
+    admin: AdminConfig = field(default_factory=AdminConfig)
+
+
+def load_config(file: str | Path) -> Config:
+    """Read a configuration file. Raises ConfigError listing everything that is wrong with it."""
+    return load_file(file, Config, checks=[cross_checks])
+
+
+def parse_config(text: str, *, source: str = "") -> Config:
+    """The same from text (a reload hands in what it has read)."""
+    return load_text(text, Config, source=source, checks=[cross_checks])

@@ -1,0 +1,116 @@
+"""The emulator's /metrics: the names and label sets of vLLM 0.30, read from the model at each scrape."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+
+from extproc.sim.emulator.loop import EngineLoop
+
+_LATENCY_BOUNDS_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_GAP_BOUNDS_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+class Histogram:
+    """Cumulative buckets over seconds."""
+
+    __slots__ = ("_bounds", "_buckets", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._buckets = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        self._buckets[bisect_left(self._bounds, value)] += count
+        self._sum += value * count
+
+    def lines(self, name: str, labels: str) -> list[str]:
+        lines = [f"# TYPE {name} histogram"]
+        total = 0
+        for bound, count in zip((*self._bounds, float("inf")), self._buckets, strict=True):
+            total += count
+            le = "+Inf" if bound == float("inf") else repr(bound)
+            lines.append(f'{name}_bucket{{{labels},le="{le}"}} {float(total)}')
+        return [*lines, f"{name}_count{{{labels}}} {float(total)}", f"{name}_sum{{{labels}}} {self._sum}"]
+
+
+class EmulatorMetrics:
+    """Counts what the model does not; `exposition` writes everything."""
+
+    def __init__(self, model_name: str, loop: EngineLoop) -> None:
+        self._loop = loop
+        self._labels = f'engine="0",model_name="{model_name}"'
+        self.finished: Counter[str] = Counter()
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.ttft = Histogram(_LATENCY_BOUNDS_S)
+        self.gaps = Histogram(_GAP_BOUNDS_S)
+        self.end_to_end = Histogram(_LATENCY_BOUNDS_S)
+
+    def exposition(self) -> str:
+        """Prometheus text format."""
+        model, labels = self._loop.model, self._labels
+        lines: list[str] = []
+
+        def gauge(name: str, value: float, extra: str = "") -> None:
+            lines.extend((f"# TYPE {name} gauge", f"{name}{{{labels}{extra}}} {float(value)}"))
+
+        def counter(name: str, value: float, extra: str = "") -> None:
+            lines.extend((f"# TYPE {name} counter", f"{name}_total{{{labels}{extra}}} {float(value)}"))
+
+        waiting = model.waiting
+        gauge("vllm:num_requests_running", model.running)
+        gauge("vllm:num_requests_waiting", waiting)
+        lines.append("# TYPE vllm:num_requests_waiting_by_reason gauge")
+        for reason, value in (("capacity", waiting), ("deferred", 0)):
+            lines.append(f'vllm:num_requests_waiting_by_reason{{{labels},reason="{reason}"}} {float(value)}')
+        gauge("vllm:kv_cache_usage_perc", model.kv.usage_fraction)
+        counter("vllm:num_preemptions", model.preemptions)
+        counter("vllm:prefix_cache_queries", model.kv.queried_tokens)
+        counter("vllm:prefix_cache_hits", model.kv.hit_tokens)
+        counter("vllm:prompt_tokens", self.prompt_tokens)
+        counter("vllm:generation_tokens", model.output_tokens)
+        lines.append("# TYPE vllm:prompt_tokens_by_source counter")
+        for source, value in (
+            ("local_compute", self.prompt_tokens - self.cached_tokens),
+            ("local_cache_hit", self.cached_tokens),
+            ("external_kv_transfer", 0),
+        ):
+            lines.append(f'vllm:prompt_tokens_by_source_total{{{labels},source="{source}"}} {float(value)}')
+        lines.append("# TYPE vllm:request_success counter")
+        for reason in FINISH_REASONS:
+            count = float(self.finished[reason])
+            lines.append(
+                f'vllm:request_success_total{{engine="0",finished_reason="{reason}",{labels[11:]}}} {count}'
+            )
+        lines += self.ttft.lines("vllm:time_to_first_token_seconds", labels)
+        lines += self.gaps.lines("vllm:inter_token_latency_seconds", labels)
+        lines += self.end_to_end.lines("vllm:e2e_request_latency_seconds", labels)
+        lines += self._config_info()
+        gauge("emulator:late_seconds", self._loop.late_s)
+        counter("emulator:late_steps", self._loop.late_steps)
+        counter("emulator:resyncs", self._loop.resyncs)
+        return "\n".join(lines) + "\n"
+
+    def _config_info(self) -> list[str]:
+        config = self._loop.model.config
+        values = {
+            "block_size": config.block_tokens,
+            "cache_dtype": "auto",
+            "enable_prefix_caching": config.has_prefix_cache,
+            "engine": 0,
+            "kv_cache_max_concurrency": config.kv_blocks * config.block_tokens / config.max_model_len,
+            "kv_cache_size_tokens": config.kv_blocks * config.block_tokens,
+            "num_gpu_blocks": config.kv_blocks,
+            "num_gpu_blocks_override": "None",
+        }
+        labels = ",".join(f'{name}="{value}"' for name, value in values.items())
+        return ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{labels}}} 1.0"]
