@@ -19,7 +19,7 @@ from extproc.errors import InvariantError
 from extproc.sim.decode_batch import DecodeBatch
 from extproc.sim.kv_cache import KvCache
 from extproc.sim.sequence import Sequence, SequenceState
-from extproc.sim.server_config import EngineConfig, SchedulingPolicy
+from extproc.sim.server_config import EngineConfig, SchedulingPolicy, StepCost
 from extproc.sim.step_events import Aborted, Finished, FirstToken, Preempted, StepEvent
 from extproc.sim.stretch import Stretch
 from extproc.sim.waiting_queue import WaitingQueue
@@ -41,6 +41,7 @@ class ServerModel:
         self.steps = 0
         self.emitters: list[Sequence] = []
         """Who produced a token in the step that ended last; filled only with `max_stretch_steps` 1."""
+        self._cost = config.cost
         self._max_stretch_steps = max_stretch_steps
         self._waiting = WaitingQueue(config.scheduling)
         self._waiting_exempt = WaitingQueue(config.scheduling)
@@ -159,6 +160,12 @@ class ServerModel:
                 return
         self._end(sequence)
 
+    def change_cost(self, cost: StepCost, now: float) -> None:
+        """Steps that begin after the one running at `now` cost `cost`."""
+        self._cost = cost
+        if self._stretch is not None:
+            self._stretch.cut_after(now)
+
     # -- one step -----------------------------------------------------------------------------------------
 
     @property
@@ -180,7 +187,7 @@ class ServerModel:
             return
         prefill_tokens = sum([chunk for _, chunk in self._scheduled])
         self.prompt_tokens_computed += prefill_tokens
-        cost = self.config.cost
+        cost = self._cost
         first_s = (
             cost.base_s
             + cost.prefill_token_s * prefill_tokens
