@@ -144,8 +144,8 @@ class Journey:
 
     def _backoff_s(self) -> float:
         """Doubling from one second, with jitter between half and all of it."""
-        ceiling = min(_BACKOFF_LIMIT_S, _BACKOFF_S * 2 ** min(self._attempts - 1, 10))
-        return ceiling * (0.5 + 0.5 * self._rng.random())
+        ceiling = min(_BACKOFF_LIMIT_S, _BACKOFF_S * (1 << min(self._attempts - 1, 10)))
+        return ceiling * self._rng.uniform(0.5, 1.0)
 
     def _send_after(self, delay_s: float) -> None:
         self._leg = None

@@ -119,8 +119,8 @@ class Simulation:
         self.calendar.at(plan.at_s, Rank.ARRIVAL, partial(self._arrive, plan))
 
     def _arrive(self, plan: PlannedRequest) -> None:
-        self._plan_next_arrival()
         self._start(plan, self._journey_ended, is_closed_loop=False)
+        self._plan_next_arrival()
 
     def _plan_closed_loop(self, traffic: TrafficClass, arrivals: ClosedLoop) -> None:
         """Clients that send their next request when the last one has ended."""
