@@ -1,0 +1,89 @@
+"""What the shell must do for one ext_proc stream, in the imperative: the output of the exchange.
+
+`Proceed`, `EchoBody` and `RespondNow` go out on the stream, in order; the others are for the shell itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extproc.core import events as core_events
+from extproc.core.types import Request
+from extproc.exchange.events import BodyMode, Phase
+from extproc.exchange.refusals import Refusal
+from extproc.formats.openai import ApiKind
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """Let a message go on. `destination` is set as header and as metadata; `body` replaces the body.
+
+    The overrides change how Envoy treats the rest of this stream's bodies.
+    """
+
+    phase: Phase
+    destination: str | None = None
+    set_headers: tuple[tuple[str, str], ...] = ()
+    remove_headers: tuple[str, ...] = ()
+    body: bytes | None = None
+    clear_route_cache: bool = False
+    request_body_override: BodyMode | None = None
+    response_body_override: BodyMode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EchoBody:
+    """A piece of a full-duplex body, to be sent on."""
+
+    phase: Phase
+    data: bytes
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RespondNow:
+    """End the HTTP request with this answer; nothing else is sent on the stream after it."""
+
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRequest:
+    """Hand the request to flow control; the answer comes back by `Exchange.decide`."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class PickUnqueued:
+    """Name any endpoint (of `subset`), without queueing; the answer comes back by `Exchange.route_unqueued`."""
+
+    subset: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CountTokens:
+    """Count the prompt exactly; the answer comes back by `Exchange.tokens_counted`."""
+
+    kind: ApiKind
+    model: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Tell flow control what happened."""
+
+    event: core_events.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to be counted: an ignored header, a decision without a body, ... `what` is one of few
+    values.
+    """
+
+    what: str
+
+
+ExchangeCommand = Proceed | EchoBody | RespondNow | SubmitRequest | PickUnqueued | CountTokens | Notify | Note

@@ -1,0 +1,94 @@
+"""What arrives on one ext_proc stream, as plain values: the input of the exchange. No protobuf here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class BodyMode(Enum):
+    """How Envoy hands a body to us; the values are Envoy's."""
+
+    NONE = 0
+    STREAMED = 1
+    BUFFERED = 2
+    BUFFERED_PARTIAL = 3
+    FULL_DUPLEX_STREAMED = 4
+
+
+class Phase(Enum):
+    """The six kinds of message; each is answered in its own kind."""
+
+    REQUEST_HEADERS = "request-headers"
+    REQUEST_BODY = "request-body"
+    REQUEST_TRAILERS = "request-trailers"
+    RESPONSE_HEADERS = "response-headers"
+    RESPONSE_BODY = "response-body"
+    RESPONSE_TRAILERS = "response-trailers"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamModes:
+    """What the first message of a stream says about the others.
+
+    `sends_body_early`: request body chunks come without waiting for the answer to the headers.
+    `is_observing`: Envoy wants no answers at all.
+    """
+
+    request_body: BodyMode = BodyMode.BUFFERED
+    response_body: BodyMode = BodyMode.NONE
+    sends_body_early: bool = False
+    is_observing: bool = False
+
+
+LEAN = StreamModes()
+"""What is assumed of an Envoy that doesn't say (before 1.32)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeaders:
+    """`headers` holds the names of `names.READ_REQUEST_HEADERS` only, in lower case.
+
+    `subset` is the proxy's list of allowed addresses; None: no restriction.
+    """
+
+    headers: Mapping[str, str]
+    is_end: bool
+    subset: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    data: bytes
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrailers:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHeaders:
+    """`headers` holds the names of `names.READ_RESPONSE_HEADERS` only; `served_by` is an address, if known."""
+
+    headers: Mapping[str, str]
+    is_end: bool
+    served_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseBody:
+    data: bytes
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTrailers:
+    pass
+
+
+ExchangeEvent = (
+    RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | ResponseBody | ResponseTrailers
+)
