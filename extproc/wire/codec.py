@@ -115,7 +115,7 @@ def encode(command: Proceed | EchoBody | RespondNow) -> bytes:
     if type(command) is EchoBody:
         return _encode_echo(command)
     assert type(command) is RespondNow
-    return _encode_refusal(command.refusal)
+    return encode_refusal(command.refusal)
 
 
 @lru_cache(maxsize=4096)
@@ -194,7 +194,8 @@ def _encode_echo(command: EchoBody) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _encode_refusal(refusal: Refusal) -> bytes:
+def encode_refusal(refusal: Refusal) -> bytes:
+    """An immediate response."""
     answer = pb.ProcessingResponse()
     immediate = answer.immediate_response
     immediate.status.code = refusal.status

@@ -1,0 +1,188 @@
+"""The one owner of the flow controller: feeds it events, performs its commands, keeps its one timer.
+
+Everything happens in the caller's stack: between taking an event and performing its commands nothing is
+awaited, so there are no locks. It knows neither gRPC nor HTTP; whoever submits a request is told by `decided`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from extproc.clock import Clock
+from extproc.core.commands import Command, Dispatch, Revoke
+from extproc.core.controller import FlowController
+from extproc.core.events import (
+    Event,
+    OutputObserved,
+    RequestArrived,
+    RequestCancelled,
+    RequestFinished,
+    ResponseStarted,
+    TimerFired,
+)
+from extproc.core.statistics import Statistics
+from extproc.core.types import Request, RequestId
+from extproc.errors import InvariantError
+from extproc.runtime.bypass import UnqueuedRoutes
+from extproc.runtime.telemetry import Recorder
+
+logger = logging.getLogger(__name__)
+
+_TIMER_STEP_S = 0.001
+"""The event loop's resolution; a timer is set a step late rather than early."""
+
+
+class Sink(Protocol):
+    """Whoever waits for the decisions about one request."""
+
+    def decided(self, command: Command) -> None:
+        """Called once with what became of the request, and perhaps once more to revoke it. Must not raise."""
+        ...
+
+
+@dataclass(slots=True)
+class Slot:
+    """Where the decisions about one request go. The first one is written once."""
+
+    request: Request
+    sink: Sink
+    arrived_at: float
+    dispatched: Dispatch | None = None
+    dispatched_at: float = 0.0
+    is_revoked: bool = False
+
+
+class Driver:
+    """Joins the pure controller with the event loop. Call everything from the loop's thread."""
+
+    def __init__(self, controller: FlowController, clock: Clock, recorder: Recorder) -> None:
+        self._controller = controller
+        self._clock = clock
+        self._recorder = recorder
+        self._slots: dict[RequestId, Slot] = {}
+        self._waiting: deque[Event] = deque()
+        self._is_handling = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._last_id = 0
+        self._is_closed = False
+        self.unqueued = UnqueuedRoutes()
+
+    @property
+    def controller(self) -> FlowController:
+        return self._controller
+
+    def next_id(self) -> RequestId:
+        """A fresh id; never a client's own."""
+        self._last_id += 1
+        return RequestId(self._last_id)
+
+    def submit(self, request: Request, sink: Sink) -> None:
+        """Hand a request to flow control; `sink` may be told before this returns."""
+        if request.id in self._slots:
+            raise InvariantError(f"request {request.id} was submitted twice")
+        self._slots[request.id] = Slot(request, sink, self._clock.now())
+        self._recorder.arrived(request)
+        self.post(RequestArrived(request))
+
+    def post(self, event: Event) -> None:
+        """Handle an event and perform what follows. From within a sink it is handled right afterwards."""
+        self._waiting.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._waiting:
+                self._handle(self._waiting.popleft())
+        finally:
+            self._is_handling = False
+        self._set_timer()
+
+    def statistics(self) -> Statistics:
+        return self._controller.statistics()
+
+    def __len__(self) -> int:
+        """Requests that are queued or in flight."""
+        return len(self._slots)
+
+    def close(self) -> None:
+        """Stop the timer; events are still handled, so that streams that end late settle their accounts."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _handle(self, event: Event) -> None:
+        now = self._clock.now()
+        self._note(event, now)
+        started = now
+        commands = self._controller.handle(event, now)
+        for command in commands:
+            self._perform(command, now)
+        self._recorder.handled(event, self._clock.now() - started)
+
+    def _note(self, event: Event, now: float) -> None:
+        """Count what the event says, and let go of requests that have ended."""
+        kind = type(event)
+        if kind is RequestArrived:
+            return
+        if kind is RequestFinished or kind is RequestCancelled:
+            assert isinstance(event, RequestFinished | RequestCancelled)
+            slot = self._slots.pop(event.request_id, None)
+            if slot is not None:
+                self._recorder.ended(slot.request, slot.arrived_at, slot.dispatched_at, event, now)
+        elif kind is ResponseStarted or kind is OutputObserved:
+            assert isinstance(event, ResponseStarted | OutputObserved)
+            slot = self._slots.get(event.request_id)
+            if slot is not None and kind is ResponseStarted:
+                self._recorder.response_started(slot.request, now - slot.dispatched_at)
+        else:
+            self.unqueued.observe(event)
+
+    def _perform(self, command: Command, now: float) -> None:
+        slot = self._slots.get(command.request_id)
+        if slot is None:
+            logger.error("a decision named an unknown request: %s", type(command).__name__)
+            return
+        if isinstance(command, Revoke):
+            if slot.is_revoked:
+                raise InvariantError(f"request {command.request_id} was revoked twice")
+            slot.is_revoked = True
+            self._recorder.revoked(slot.request)
+        elif slot.dispatched is not None:
+            raise InvariantError(f"request {command.request_id} was decided twice")
+        else:
+            self._recorder.decided(slot.request, command, now - slot.arrived_at)
+            if isinstance(command, Dispatch):
+                slot.dispatched, slot.dispatched_at = command, now
+            else:
+                del self._slots[command.request_id]
+        slot.sink.decided(command)
+
+    # ---- the timer
+
+    def _set_timer(self) -> None:
+        """Keep one timer, at or before the next wake-up; one that fires early costs less than re-arming."""
+        wakeup = self._controller.next_wakeup()
+        if wakeup is None or self._is_closed or (self._timer is not None and self._timer_at <= wakeup):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0.0, wakeup - self._clock.now())
+        steps = math.ceil(delay_s / _TIMER_STEP_S)
+        self._timer_at = wakeup
+        self._timer = asyncio.get_running_loop().call_later(steps * _TIMER_STEP_S, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self._timer_at = math.inf
+        wakeup = self._controller.next_wakeup()
+        if wakeup is not None and wakeup <= self._clock.now():
+            self.post(TimerFired())
+        else:
+            self._set_timer()

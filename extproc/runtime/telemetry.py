@@ -1,0 +1,221 @@
+"""What is counted about requests: the recorder between the driver, the streams and the Prometheus meters.
+
+Fed from events and commands, a few times per request and never per token. Label values that come from clients
+are bounded. It must not know policies.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from prometheus_client import Counter, Histogram
+
+from extproc.core.commands import Command, Dispatch, Displace, Revoke
+from extproc.core.events import Event, RequestFinished
+from extproc.core.outcomes import EndReason, Outcome
+from extproc.core.types import Request
+from extproc.errors import InvariantError
+from extproc.exchange.observation import OutputTimes
+from extproc.exchange.refusals import Refusal
+from extproc.runtime.labels import LabelCap
+from extproc.runtime.meters import Meters
+
+MAX_MODEL_LABELS = 100
+MAX_PRIORITY_LABELS = 64
+
+_TIMED_EVERY = 16
+"""One in so many calls of the core is timed for the histogram."""
+
+
+class Recorder(Protocol):
+    """What the driver tells about requests; durations in seconds."""
+
+    def arrived(self, request: Request) -> None: ...
+
+    def decided(self, request: Request, command: Command, queued_s: float) -> None:
+        """The final answer of flow control."""
+        ...
+
+    def response_started(self, request: Request, since_dispatch_s: float) -> None: ...
+
+    def revoked(self, request: Request) -> None: ...
+
+    def ended(
+        self, request: Request, arrived_at: float, dispatched_at: float, event: Event, now: float
+    ) -> None:
+        """A dispatched request has finished, or a queued one was cancelled."""
+        ...
+
+    def handled(self, event: Event, duration_s: float) -> None:
+        """One call into the core is over."""
+        ...
+
+
+_Metric = TypeVar("_Metric", Counter, Histogram)
+
+
+class _Family(Generic[_Metric]):
+    """The children of one metric, kept by label values: `labels()` is too slow for every request."""
+
+    def __init__(self, parent: _Metric) -> None:
+        self._parent = parent
+        self._children: dict[tuple[str, ...], _Metric] = {}
+
+    def __call__(self, *labels: str) -> _Metric:
+        child = self._children.get(labels)
+        if child is None:
+            child = self._children[labels] = self._parent.labels(*labels)
+        return child
+
+
+class Telemetry:
+    """Counts into `meters`; implements `Recorder` and takes the streams' own reports."""
+
+    def __init__(self, meters: Meters) -> None:
+        def counter(name: str) -> _Family[Counter]:
+            return _Family(meters.counter(f"extproc_{name}_total"))
+
+        def histogram(name: str) -> _Family[Histogram]:
+            return _Family(meters.histogram(f"extproc_{name}"))
+
+        self.meters = meters
+        self._models = LabelCap(MAX_MODEL_LABELS)
+        self._priorities: dict[int, str] = {}
+        self._priority_labels = LabelCap(MAX_PRIORITY_LABELS)
+        self._calls = 0
+        self._requests_arrived = counter("requests_arrived")
+        self._requests = counter("requests")
+        self._requests_finished = counter("requests_finished")
+        self._model_requests = counter("model_requests")
+        self._bypassed = counter("bypassed_requests")
+        self._bad_requests = counter("bad_requests")
+        self._ignored_headers = counter("ignored_headers")
+        self._upstream_errors = counter("upstream_errors")
+        self._deadline_missed = counter("deadline_missed")
+        self._ttft_target = counter("ttft_target")
+        self._redone_tokens = counter("redone_tokens")
+        self._revocations_issued = counter("revocations_issued")
+        self._revocations = counter("revocations")
+        self._streams = counter("streams")
+        self._task_failures = counter("task_failures")
+        self._queue_wait = histogram("queue_wait_seconds")
+        self._duration = histogram("request_duration_seconds")
+        self._headers_time = histogram("response_headers_seconds")
+        self._ttft = histogram("ttft_seconds")
+        self._itl = histogram("itl_seconds")
+        self._tpot = histogram("tpot_seconds")
+        self._prompt_tokens = histogram("prompt_tokens")
+        self._output_tokens = histogram("output_tokens")
+        self._cached_tokens = histogram("cached_tokens")
+        self._decision = histogram("decision_seconds")
+        self._body_bytes = meters.histogram("extproc_request_body_bytes")
+
+    # ---- from the driver
+
+    def arrived(self, request: Request) -> None:
+        priority = self._priority(request.priority)
+        self._requests_arrived(priority).inc()
+        self._prompt_tokens(priority).observe(request.prompt_tokens)
+        self._body_bytes.observe(request.size_bytes)
+
+    def decided(self, request: Request, command: Command, queued_s: float) -> None:
+        priority = self._priority(request.priority)
+        outcome = _outcome(command)
+        self._requests(priority, outcome.value).inc()
+        self._queue_wait(priority, outcome.value).observe(queued_s)
+        if outcome is Outcome.DISPATCHED:
+            self._model_requests(self._models.label(request.model)).inc()
+        elif outcome is Outcome.EXPIRED_DEADLINE:
+            self._deadline_missed(priority).inc()
+
+    def response_started(self, request: Request, since_dispatch_s: float) -> None:
+        self._headers_time(self._priority(request.priority)).observe(since_dispatch_s)
+
+    def revoked(self, request: Request) -> None:
+        self._revocations_issued(self._priority(request.priority)).inc()
+
+    def ended(
+        self, request: Request, arrived_at: float, dispatched_at: float, event: Event, now: float
+    ) -> None:
+        priority = self._priority(request.priority)
+        if not dispatched_at:
+            self._requests(priority, Outcome.CANCELLED.value).inc()
+            self._queue_wait(priority, Outcome.CANCELLED.value).observe(now - arrived_at)
+            return
+        reason = event.reason if isinstance(event, RequestFinished) else EndReason.CLIENT_GONE
+        self._requests_finished(priority, reason.value).inc()
+        self._duration(priority).observe(now - arrived_at)
+        usage = event.usage if isinstance(event, RequestFinished) else None
+        if reason is EndReason.EVICTED:
+            self._revocations("confirmed").inc()
+            self._redone_tokens(priority, "prompt").inc(request.prompt_tokens)
+            if usage is not None and usage.output_tokens and not request.is_resumable:
+                self._redone_tokens(priority, "output").inc(usage.output_tokens)
+        if usage is not None:
+            if usage.output_tokens is not None:
+                self._output_tokens(priority).observe(usage.output_tokens)
+            if usage.cached_tokens is not None:
+                self._cached_tokens(priority).observe(usage.cached_tokens)
+
+    def handled(self, event: Event, duration_s: float) -> None:
+        self._calls += 1
+        if self._calls % _TIMED_EVERY == 0:
+            self._decision(type(event).__name__).observe(duration_s)
+
+    # ---- from the streams
+
+    def observed(self, request: Request, times: OutputTimes, output_tokens: int, arrived_at: float) -> None:
+        """A watched response has ended."""
+        if times.first_at is None or times.last_at is None:
+            return
+        priority = self._priority(request.priority)
+        ttft_s = times.first_at - arrived_at
+        self._ttft(priority).observe(ttft_s)
+        if request.ttft_target_s is not None:
+            self._ttft_target(priority, "met" if ttft_s <= request.ttft_target_s else "missed").inc()
+        for gap_s in times.gaps_s:
+            self._itl(priority).observe(gap_s)
+        if output_tokens > 1:
+            self._tpot(priority).observe((times.last_at - times.first_at) / (output_tokens - 1))
+
+    def bypassed(self, reason: str) -> None:
+        """A request was routed without queueing."""
+        self._bypassed(reason).inc()
+
+    def refused(self, refusal: Refusal) -> None:
+        """A request was answered with a fault of its own; flow control's refusals are counted by `decided`."""
+        if refusal.status in (400, 404, 413):
+            self._bad_requests(refusal.reason).inc()
+
+    def ignored_header(self, name: str) -> None:
+        self._ignored_headers(name).inc()
+
+    def upstream_error(self, status: int) -> None:
+        self._upstream_errors(f"{status // 100}xx").inc()
+
+    def stream_ended(self, end: str) -> None:
+        """`end` is one of the catalogue's values."""
+        self._streams(end).inc()
+
+    def task_failed(self, name: str) -> None:
+        self._task_failures(name).inc()
+
+    def _priority(self, priority: int) -> str:
+        label = self._priorities.get(priority)
+        if label is None:
+            label = self._priority_labels.label(str(priority))
+            if len(self._priorities) < MAX_PRIORITY_LABELS:
+                self._priorities[priority] = label
+        return label
+
+
+def _outcome(command: Command) -> Outcome:
+    match command:
+        case Dispatch():
+            return Outcome.DISPATCHED
+        case Displace():
+            return Outcome.DISPLACED
+        case Revoke():
+            raise InvariantError("a revocation is no final answer")
+        case _:
+            return command.outcome
