@@ -36,7 +36,7 @@ test-all: lint ## also the slow and the large suites
 	$(BIN)/python -m pytest -q -m 'not vllm and not docker and not clients'
 
 protos: $(STAMP) ## regenerate extproc/wire from protos/
-	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --grpc_python_out=. protos/extproc/wire/*.proto
+	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/extproc/wire/*.proto
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -10,14 +10,24 @@ from pathlib import Path
 
 from extproc.config.admin import AdminConfig
 from extproc.config.checks import cross_checks
+from extproc.config.endpoints import EndpointsConfig
 from extproc.config.loader import load_file, load_text
+from extproc.config.server import LogConfig, ServerConfig, TracingConfig
+from extproc.core.config import FlowControlConfig
+from extproc.exchange.settings import ExchangeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything that `extproc serve` can be told; what is left out has its default."""
 
+    server: ServerConfig = field(default_factory=ServerConfig)
+    endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
+    requests: ExchangeConfig = field(default_factory=ExchangeConfig)
+    flow_control: FlowControlConfig = field(default_factory=FlowControlConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
+    logs: LogConfig = field(default_factory=LogConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
 
 
 def load_config(file: str | Path) -> Config:

@@ -56,7 +56,9 @@ class SubmitRequest:
 
 @dataclass(frozen=True, slots=True)
 class PickUnqueued:
-    """Name any endpoint (of `subset`), without queueing; the answer comes back by `Exchange.route_unqueued`."""
+    """Name any endpoint (of `subset`), without queueing; the answer comes back by
+    `Exchange.route_unqueued`.
+    """
 
     subset: frozenset[str] | None
 

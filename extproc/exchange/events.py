@@ -71,7 +71,9 @@ class RequestTrailers:
 
 @dataclass(frozen=True, slots=True)
 class ResponseHeaders:
-    """`headers` holds the names of `names.READ_RESPONSE_HEADERS` only; `served_by` is an address, if known."""
+    """`headers` holds the names of `names.READ_RESPONSE_HEADERS` only; `served_by` is an address, if
+    known.
+    """
 
     headers: Mapping[str, str]
     is_end: bool

@@ -30,7 +30,9 @@ class UsageCounts:
 
 @dataclass(frozen=True, slots=True)
 class OutputChunk:
-    """One streamed event. `tokens` is what the event carries at least: ids when given, else one per choice."""
+    """One streamed event. `tokens` is what the event carries at least: ids when given, else one per
+    choice.
+    """
 
     tokens: int = 0
     is_last: bool = False

@@ -29,7 +29,9 @@ def build_credentials(config: TlsConfig, clock: Clock) -> grpc.ServerCredentials
         raise ConfigError([Problem("server.tls", str(error))]) from error
     watcher = _Watcher(config, first, clock)
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(first), watcher.fetch, require_client_authentication=config.client_ca_file is not None
+        _configuration(first),
+        watcher.fetch,  # type: ignore[arg-type]  # None means "no change"
+        require_client_authentication=config.client_ca_file is not None,
     )
 
 

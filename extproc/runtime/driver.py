@@ -1,7 +1,8 @@
 """The one owner of the flow controller: feeds it events, performs its commands, keeps its one timer.
 
 Everything happens in the caller's stack: between taking an event and performing its commands nothing is
-awaited, so there are no locks. It knows neither gRPC nor HTTP; whoever submits a request is told by `decided`.
+awaited, so there are no locks. It knows neither gRPC nor HTTP; whoever submits a request is told by
+`decided`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ ext_proc service. Anything else is unknown. It decides nothing: the answers are 
 from __future__ import annotations
 
 import asyncio
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -16,7 +17,8 @@ from extproc.wire.codec import SERVICE
 LIVENESS = "liveness"
 READINESS_NAMES = frozenset({"", "readiness", SERVICE})
 
-_Context = grpc.aio.ServicerContext  # type: ignore[type-arg]
+_Context = grpc.aio.ServicerContext[Any, Any]
+_Handler: TypeAlias = "grpc.GenericRpcHandler[Any, Any]"
 _Status = pb.HealthCheckResponse
 
 
@@ -71,7 +73,7 @@ class HealthService:
                 last = status
             await changed.wait()
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> _Handler:
         """For `Server.add_generic_rpc_handlers`."""
         parse, serialise = pb.HealthCheckRequest.FromString, pb.HealthCheckResponse.SerializeToString
         methods = {

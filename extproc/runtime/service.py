@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -16,7 +17,6 @@ from extproc.errors import PeerProtocolError
 from extproc.exchange.machine import Exchange, Surroundings
 from extproc.exchange.refusals import refuse_overload
 from extproc.runtime.driver import Driver
-from extproc.runtime.grpc_health import HealthService
 from extproc.runtime.stream import Counter, Stream
 from extproc.runtime.telemetry import Telemetry
 from extproc.tasks import TaskKeeper
@@ -31,7 +31,8 @@ MESSAGE_OVERHEAD_BYTES = 1024 * 1024
 """Headers and framing around the largest body."""
 
 Credentials = grpc.ServerCredentials | None
-_Context = grpc.aio.ServicerContext  # type: ignore[type-arg]
+_Context = grpc.aio.ServicerContext[Any, Any]
+_Handler: TypeAlias = "grpc.GenericRpcHandler[Any, Any]"
 
 
 class ProcessorService:
@@ -92,13 +93,13 @@ class ProcessorService:
             self._count_tokens,
         )
 
-    def handler(self) -> grpc.GenericRpcHandler:
+    def handler(self) -> _Handler:
         """For `Server.add_generic_rpc_handlers`."""
-        method = grpc.stream_stream_rpc_method_handler(self.process)  # type: ignore[arg-type]
+        method = grpc.stream_stream_rpc_method_handler(self.process)
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
 
 
-def build_server(config: ServerConfig, max_body_bytes: int, handlers: list[grpc.GenericRpcHandler]) -> grpc.aio.Server:
+def build_server(config: ServerConfig, max_body_bytes: int, handlers: list[_Handler]) -> grpc.aio.Server:
     """A server with the limits and keepalive settings that thousands of open streams need."""
     keepalive = config.keepalive
     limit = max_body_bytes + MESSAGE_OVERHEAD_BYTES

@@ -1,8 +1,8 @@
 """One open ext_proc stream: the exchange machine joined with a gRPC call and the driver.
 
-Reading is the stream's own coroutine; a decision that comes while it waits for Envoy (a dispatch from the queue,
-an expiry, a revocation) is written by a short task, so the usual request needs no task at all. Only one write
-runs at a time. It knows nothing of policies and little of HTTP: that is the machine's.
+Reading is the stream's own coroutine; a decision that comes while it waits for Envoy (a dispatch from the
+queue, an expiry, a revocation) is written by a short task, so the usual request needs no task at all.
+Only one write runs at a time. It knows nothing of policies and little of HTTP: that is the machine's.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from extproc.tasks import TaskKeeper
 from extproc.wire.codec import encode, parse_request, read_event, read_modes
 
 logger = logging.getLogger(__name__)
+
+_EOF: object = grpc.aio.EOF  # type: ignore[attr-defined]
 
 CLOSE_GRACE_S = 10.0
 """How long a peer may keep a stream open that we have answered for good."""
@@ -105,7 +107,7 @@ class Stream:
         call = self._call
         while True:
             message = await call.read()
-            if message is grpc.aio.EOF:
+            if message is _EOF:
                 return "complete"
             self._take(message)
             if self._outbox:

@@ -58,7 +58,7 @@ class _Family(Generic[_Metric]):
     """The children of one metric, kept by label values: `labels()` is too slow for every request."""
 
     def __init__(self, parent: _Metric) -> None:
-        self._parent = parent
+        self._parent: _Metric = parent
         self._children: dict[tuple[str, ...], _Metric] = {}
 
     def __call__(self, *labels: str) -> _Metric:
@@ -183,7 +183,9 @@ class Telemetry:
         self._bypassed(reason).inc()
 
     def refused(self, refusal: Refusal) -> None:
-        """A request was answered with a fault of its own; flow control's refusals are counted by `decided`."""
+        """A request was answered with a fault of its own; flow control's refusals are counted by
+        `decided`.
+        """
         if refusal.status in (400, 404, 413):
             self._bad_requests(refusal.reason).inc()
 

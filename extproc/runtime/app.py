@@ -1,0 +1,226 @@
+"""The composition root: builds everything from the configuration, starts it, drains it, stops it.
+
+Nothing is decided here. The order of a stop: readiness goes, requests are still taken for a while, then
+no more; what is in flight may finish, what is queued is served or answered, and the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import signal
+
+from extproc.clock import Clock, SystemClock
+from extproc.config.endpoints import StaticDiscovery
+from extproc.config.schema import Config
+from extproc.config.server import QueuedAtDrain
+from extproc.core.controller import FlowController
+from extproc.core.events import DrainStarted, EndpointAdded
+from extproc.core.types import Endpoint, EndpointId
+from extproc.exchange.admission import Admitter
+from extproc.exchange.machine import Surroundings
+from extproc.exchange.observation import ObservationSampler
+from extproc.exchange.settings import ExchangeConfig
+from extproc.exchange.tokens import TokenEstimator
+from extproc.runtime.admin import AdminServer
+from extproc.runtime.admin_source import ApplicationView, take_snapshot
+from extproc.runtime.credentials import build_credentials
+from extproc.runtime.driver import Driver
+from extproc.runtime.gauges import read_process, read_statistics
+from extproc.runtime.grpc_health import HealthService
+from extproc.runtime.live import LiveFeed
+from extproc.runtime.logs import configure_logging
+from extproc.runtime.meters import Meters
+from extproc.runtime.service import ProcessorService, bind, build_server
+from extproc.runtime.telemetry import Telemetry
+from extproc.tasks import TaskKeeper
+
+logger = logging.getLogger(__name__)
+
+_STOP_GRACE_S = 1.0
+_COLLECT_EVERY = 50_000
+"""Allocations between two runs of the cycle collector: thousands of held requests make each run costly."""
+
+
+class Application:
+    """One running external processor. `start`, then `stop`; `drain` in between for a graceful end."""
+
+    def __init__(
+        self, config: Config, *, clock: Clock | None = None, rng: random.Random | None = None
+    ) -> None:
+        rng = rng or random.Random()
+        self.config = config
+        self.clock = clock or SystemClock()
+        self.meters = Meters()
+        self.telemetry = Telemetry(self.meters)
+        self.driver = Driver(FlowController(config.flow_control, rng), self.clock, self.telemetry)
+        self.health = HealthService()
+        self.keeper = TaskKeeper(self._task_failed)
+        self.is_draining = False
+        self.port = 0
+        self.admin_port = 0
+        self._failures: list[str] = []
+        self._idle = asyncio.Event()
+        self.service = ProcessorService(
+            build_surroundings(config.requests, rng),
+            self.driver,
+            self.clock,
+            self.telemetry,
+            self.keeper,
+            max_streams=config.server.max_streams,
+        )
+        self.service.on_idle = self._idle.set
+        handlers = [self.service.handler(), self.health.handler()]
+        self._server = build_server(config.server, config.requests.limits.max_body_bytes, handlers)
+        self.feed = LiveFeed(lambda: take_snapshot(self.driver), self.clock)
+        self._admin: AdminServer | None = None
+        self.meters.add_gauges(lambda: read_statistics(self.driver.statistics()))
+        self.meters.add_gauges(lambda: read_process(self.service.open_streams, self.is_draining))
+
+    async def start(self) -> None:
+        """Listen and become ready. Raises OSError for a port that is taken, ConfigError for unusable
+        files.
+        """
+        server, config = self._server, self.config
+        self._add_endpoints()
+        credentials = None
+        if config.server.tls is not None:
+            credentials = build_credentials(config.server.tls, self.clock)
+        self.port = bind(server, config.server, credentials)
+        await server.start()
+        logger.info("ext_proc port: %s:%d", config.server.host, self.port)
+        if config.admin.enabled:
+            view = ApplicationView(
+                config,
+                self.meters,
+                self.driver,
+                self.feed,
+                not_ready=self.not_ready_reasons,
+                not_live=self.not_live_reasons,
+            )
+            self._admin = AdminServer(config.admin, view)
+            self.admin_port = await self._admin.start()
+            self.keeper.spawn(self.feed.run(), name="live-feed")
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_COLLECT_EVERY, 20, 50)
+        self.health.set_ready(True)
+
+    async def drain(self) -> None:
+        """Stop taking requests and wait until all have ended, as long as the configuration allows."""
+        server = self.config.server
+        self.is_draining = True
+        self.health.set_ready(False)
+        logger.info("draining: %d streams are open", self.service.open_streams)
+        await self._wait_idle(server.drain_delay_s, at_least=True)
+        self.driver.post(DrainStarted(reject_queued=server.queued_at_drain is QueuedAtDrain.REJECT))
+        if not await self._wait_idle(server.drain_timeout_s):
+            logger.warning("%d streams did not end in time", self.service.open_streams)
+            self.driver.post(DrainStarted(reject_queued=True))
+            await self._wait_idle(_STOP_GRACE_S)
+
+    async def stop(self) -> None:
+        """End at once: open streams are cut."""
+        self.health.set_ready(False)
+        self.health.set_live(False)
+        if self._admin is not None:
+            self.feed.close()
+            await self._admin.stop()
+        try:
+            async with asyncio.timeout(2 * _STOP_GRACE_S):
+                await self._server.stop(_STOP_GRACE_S if self.service.open_streams else 0)
+        except TimeoutError:
+            logger.warning("the gRPC server did not stop in time")
+        self.driver.close()
+        await self.keeper.close()
+
+    def not_ready_reasons(self) -> list[str]:
+        """Why no new traffic should come; empty when ready."""
+        reasons = self.not_live_reasons()
+        if self.is_draining:
+            reasons.append("draining")
+        elif not self.health.is_ready:
+            reasons.append("starting")
+        return reasons
+
+    def not_live_reasons(self) -> list[str]:
+        """Why the process should be restarted; empty when it works."""
+        return [f"task {name} has failed" for name in self._failures]
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        self.telemetry.task_failed(name)
+        logger.error("task %s has failed", name, exc_info=error)
+        if name not in self._failures:
+            self._failures.append(name)
+        self.health.set_live(False)
+
+    def _add_endpoints(self) -> None:
+        for source in self.config.endpoints.discovery:
+            if not isinstance(source, StaticDiscovery):
+                continue
+            for entry in source.endpoints:
+                endpoint = Endpoint(
+                    id=EndpointId(f"{entry.name}|{entry.address}|{entry.start}"),
+                    name=entry.name,
+                    address=entry.address,
+                    labels=entry.labels,
+                    max_requests=entry.max_requests,
+                    max_tokens=entry.max_tokens,
+                    is_draining=entry.draining,
+                )
+                self.driver.post(EndpointAdded(endpoint))
+
+    async def _wait_idle(self, timeout_s: float, *, at_least: bool = False) -> bool:
+        """Wait for the last stream, or (`at_least`) the whole time; True when no stream is open."""
+        deadline = self.clock.now() + timeout_s
+        while at_least or self.service.open_streams:
+            remaining_s = deadline - self.clock.now()
+            if remaining_s <= 0:
+                break
+            self._idle.clear()
+            try:
+                async with asyncio.timeout(remaining_s):
+                    await self._idle.wait()
+            except TimeoutError:
+                break
+        return not self.service.open_streams
+
+
+def build_surroundings(config: ExchangeConfig, rng: random.Random) -> Surroundings:
+    """What all streams share."""
+    estimator = TokenEstimator(config.tokens)
+    return Surroundings(
+        config=config,
+        estimator=estimator,
+        admitter=Admitter(config, estimator, rng.random),
+        sampler=ObservationSampler(config.observation, rng.random),
+    )
+
+
+async def serve(config: Config) -> None:
+    """Run until SIGTERM or SIGINT, then drain; a second signal ends at once. Raises as
+    `Application.start`.
+    """
+    configure_logging(config.logs)
+    application = Application(config)
+    stopping, hurrying = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (hurrying if stopping.is_set() else stopping).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    try:
+        await application.start()
+        await stopping.wait()
+        async with asyncio.TaskGroup() as group:
+            draining = group.create_task(application.drain())
+            hurry = group.create_task(hurrying.wait())
+            await asyncio.wait((draining, hurry), return_when=asyncio.FIRST_COMPLETED)
+            draining.cancel()
+            hurry.cancel()
+    finally:
+        await application.stop()
