@@ -15,7 +15,7 @@ from extproc.workload.traffic import PlannedRequest
 
 _POOL_TOKENS = 65_536
 _LOWEST_ID = 1_000  # below lie the special and single-byte tokens of the usual vocabularies
-_HIGHEST_ID = 30_000
+_HIGHEST_ID = 15_000  # every usual vocabulary, and the emulated one, is larger
 _WORDS = ("tide", "slate", "harbor", "amber", "quill", "ridge", "lumen", "orchard", "cobalt", "fern")
 
 

@@ -126,9 +126,7 @@ class Dispatcher:
         footprint = item.footprint
 
         def fits(endpoint: EndpointState) -> bool:
-            if endpoint in closed.endpoints or (endpoint.is_probing and endpoint.requests):
-                return False
-            return detector.fits(endpoint, footprint, ceiling, None, now)
+            return endpoint not in closed.endpoints and detector.fits(endpoint, footprint, ceiling, None, now)
 
         return self._books.picker.pick(item.request, candidates, fits, now)
 

@@ -19,14 +19,12 @@ class EndpointState:
 
     `requests`, `tokens` and `kv_tokens` are booked by the ledger; `revoked_*` is the part of them held by
     victims whose streams haven't ended yet; `leased_*` caps the capacity when replicas share the pool.
-    `is_probing`: one request at a time finds out whether it works again.
     """
 
     __slots__ = (
         "endpoint",
         "is_healthy",
         "is_listed",
-        "is_probing",
         "kv_tokens",
         "last_dispatch_at",
         "leased_kv_tokens",
@@ -44,7 +42,6 @@ class EndpointState:
         self.sample: EndpointSample | None = None
         self.is_healthy = True
         self.is_listed = True
-        self.is_probing = False
         self.requests = 0
         self.tokens = 0
         self.kv_tokens = 0
@@ -141,14 +138,11 @@ class Pool:
             self._refresh(state)
         return state
 
-    def set_health(
-        self, endpoint_id: EndpointId, is_healthy: bool, is_probing: bool = False
-    ) -> EndpointState | None:
-        """None when nothing changed."""
+    def set_health(self, endpoint_id: EndpointId, is_healthy: bool) -> EndpointState | None:
         state = self.states.get(endpoint_id)
-        if state is None or (state.is_healthy, state.is_probing) == (is_healthy, is_probing):
+        if state is None or state.is_healthy == is_healthy:
             return None
-        state.is_healthy, state.is_probing = is_healthy, is_probing
+        state.is_healthy = is_healthy
         self._refresh(state)
         return state
 

@@ -87,9 +87,9 @@ class LimitConfig:
     unanswered chunks, so the decision is taken there at the latest, on what has been seen.
     """
 
-    max_body_bytes: int = 32 * 1024 * 1024
+    max_body_bytes: int = 16 * 1024 * 1024
     early_decision_bytes: int = 512 * 1024
-    max_ttl_s: float = 3600.0
+    max_ttl_s: float = 3000.0
     max_fairness_id_bytes: int = 128
     max_messages: int = 1_000_000
 

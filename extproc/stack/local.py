@@ -153,9 +153,14 @@ class LocalStack:
     def extproc_config(self) -> dict[str, Any]:
         """The configuration with this stack's addresses filled in."""
         config: dict[str, Any] = dict(self._config or {})
-        config["server"] = {**config.get("server", {}), "host": HOST, "port": self.extproc_port}
+        server = {"drain_delay_s": 0.0, "drain_timeout_s": 2.0, **config.get("server", {})}
+        config["server"] = {**server, "host": HOST, "port": self.extproc_port}
         config["admin"] = {**config.get("admin", {}), "host": HOST, "port": self.extproc_admin_port}
-        config.setdefault("endpoints", {"static": [{"address": address} for address in self.endpoints]})
+        named = [
+            {"name": f"server-{index}", "address": address} for index, address in enumerate(self.endpoints)
+        ]
+        static = {"type": "static", "endpoints": named}
+        config["endpoints"] = {"discovery": [static], **config.get("endpoints", {})}
         return config
 
     def start_envoy(self) -> None:
@@ -179,11 +184,23 @@ class LocalStack:
         self.envoy_port = self._listener_port()
 
     def _listener_port(self) -> int:
+        statuses = self._ask_envoy("/listeners?format=json")["listener_statuses"]
+        return int(statuses[0]["local_address"]["socket_address"]["port_value"])
+
+    def envoy_version(self) -> str:
+        """The running Envoy's own word, such as 1.40.0."""
+        commit_version_build = str(self._ask_envoy("/server_info")["version"]).split("/")
+        return commit_version_build[1 if len(commit_version_build) > 1 else 0]
+
+    def _ask_envoy(self, path: str) -> dict[str, Any]:
         connection = http.client.HTTPConnection(HOST, self.envoy_admin_port, timeout=5.0)
-        connection.request("GET", "/listeners?format=json")
-        listeners = json.loads(connection.getresponse().read())
-        connection.close()
-        return int(listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"])
+        try:
+            connection.request("GET", path)
+            answer = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        assert isinstance(answer, dict)
+        return answer
 
     def _spawn(self, name: str, argv: Sequence[str]) -> None:
         child = ChildProcess(name, argv, self.directory / f"{name}.log")
