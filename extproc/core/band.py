@@ -103,6 +103,10 @@ class Band:
     def flow_size(self, fairness_id: FairnessId) -> int:
         return self._flow_sizes.get(fairness_id, 0)
 
+    def flow_sizes(self) -> dict[FairnessId, int]:
+        """Queued requests of every flow that has any; a copy."""
+        return dict(self._flow_sizes)
+
     def lanes(self) -> Iterator[LaneKey]:
         """Lanes that have something queued, in no order."""
         return iter(self._lanes)

@@ -37,6 +37,7 @@ from extproc.core.eviction import VictimIndex
 from extproc.core.footprint import FootprintEstimator
 from extproc.core.holdback import build_ceilings
 from extproc.core.inflight import InflightRequest
+from extproc.core.inspection import Inspection, inspect
 from extproc.core.outcomes import EndReason, Outcome
 from extproc.core.picker import build_picker
 from extproc.core.pool import EndpointState, Pool
@@ -104,6 +105,10 @@ class FlowController:
     def statistics(self) -> Statistics:
         """The state now and the counts since the start; costs a walk over bands and endpoints."""
         return build_statistics(self._dispatcher, self._books, self._tally, self._now)
+
+    def inspect(self, now: float) -> Inspection:
+        """Flows, ages and who occupies which endpoint; costs a walk over the bookings."""
+        return inspect(self._queues, self._books, max(now, self._now))
 
     def reconfigure(self, config: FlowControlConfig, now: float) -> list[Command]:
         """New limits and policies over the same queues and bookings; queued requests keep their TTL."""
