@@ -1,7 +1,7 @@
 """Jobs and their items: states, allowed transitions, counts. Pure: no clock, no store, no HTTP.
 
 A job is one OpenAI batch; an item is one line of its input file. Items that no worker has touched yet are not
-recorded anywhere: the job's `cursor` says how many lines have been handed out, so that a job of a million
+recorded anywhere: the store keeps a cursor of how many lines have been handed out, so that a job of a million
 lines costs nothing but its input file until it is worked on.
 """
 
@@ -55,7 +55,8 @@ class ItemState(Enum):
     """Returned, to be taken at once."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    EXPIRED = "expired"
+    DROPPED = "dropped"
+    """The job ended, by its deadline or a cancel, before this line was done."""
 
 
 ITEM_TRANSITIONS: dict[ItemState, frozenset[ItemState]] = {
@@ -64,7 +65,7 @@ ITEM_TRANSITIONS: dict[ItemState, frozenset[ItemState]] = {
     ItemState.READY: frozenset({ItemState.LEASED}),
     ItemState.SUCCEEDED: frozenset(),
     ItemState.FAILED: frozenset(),
-    ItemState.EXPIRED: frozenset(),
+    ItemState.DROPPED: frozenset(),
 }
 
 FINISHED_ITEM_STATES = frozenset(state for state, following in ITEM_TRANSITIONS.items() if not following)
@@ -98,7 +99,7 @@ class Counts:
     ready: int = 0
     succeeded: int = 0
     failed: int = 0
-    expired: int = 0
+    dropped: int = 0
 
     def __post_init__(self) -> None:
         if self.untouched + self.open_items + self.finished != self.total:
@@ -112,19 +113,19 @@ class Counts:
     @property
     def finished(self) -> int:
         """Lines with a result, good or bad."""
-        return self.succeeded + self.failed + self.expired
+        return self.succeeded + self.failed + self.dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One batch as it is stored. Times are epoch seconds; `deadline` is when unfinished lines expire.
 
-    `sequence` orders jobs of equal deadline. `ending` is the final state that FINALIZING or CANCELLING leads
-    to.
+    `sequence` orders jobs of equal deadline (the store gives it). `ending` is the final state that FINALIZING
+    or CANCELLING leads to.
     """
 
     id: JobId
-    sequence: int
+    sequence: int = 0
     endpoint: str
     input_file_id: FileId
     completion_window: str
@@ -132,10 +133,10 @@ class Job:
     deadline: float
     state: JobState = JobState.VALIDATING
     total: int = 0
-    cursor: int = 0
     metadata: dict[str, str] = field(default_factory=dict)
     errors: tuple[LineError, ...] = ()
     ending: JobState = JobState.COMPLETED
+    index_file_id: FileId | None = None
     output_file_id: FileId | None = None
     error_file_id: FileId | None = None
     in_progress_at: float | None = None

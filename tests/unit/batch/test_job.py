@@ -30,7 +30,7 @@ def test_a_final_job_never_moves_again() -> None:
 
 
 def test_finished_items_have_results() -> None:
-    assert {ItemState.SUCCEEDED, ItemState.FAILED, ItemState.EXPIRED} == FINISHED_ITEM_STATES
+    assert {ItemState.SUCCEEDED, ItemState.FAILED, ItemState.DROPPED} == FINISHED_ITEM_STATES
 
 
 def test_counts_must_add_up() -> None:
