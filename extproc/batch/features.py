@@ -30,17 +30,7 @@ from extproc.batch.traits import (
     penalises_frequency,
     repetition_window,
 )
-
-
-class ResumeMode(Enum):
-    """What the operator allows."""
-
-    OFF = "off"
-    """Every interrupted request starts again, after a back-off."""
-    EXACT = "exact"
-    """Continue what can be continued exactly, restart the rest."""
-    BEST_EFFORT = "best-effort"
-    """Also continue what is only nearly exact."""
+from extproc.config.batch import ResumeMode
 
 
 class Resumability(Enum):

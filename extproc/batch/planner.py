@@ -8,11 +8,12 @@ runner's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 
 from extproc.client.answers import EndKind, StreamEnd
+from extproc.config.batch import RetryConfig, WindowConfig
 
 
 class Disruption(Enum):
@@ -68,21 +69,15 @@ def _interpret_status(end: StreamEnd) -> Disruption:
     return Disruption.FAILED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Delays are drawn uniformly from 0 to min(`cap_s`, `base_s` x 2^n): exponential back-off, full jitter.
+    """When an item is sent again after each kind of end, or that it is given up."""
 
-    `max_failures` counts failures of one request in a row without a new token, `max_breaks` the unclear ends.
-    """
-
-    base_s: float = 0.5
-    cap_s: float = 30.0
-    max_failures: int = 8
-    max_breaks: int = 100
+    config: RetryConfig = field(default_factory=RetryConfig)
 
     def backoff_s(self, repeats: int, rng: Random) -> float:
         """A delay after `repeats` (1 = the first) disruptions in a row."""
-        return rng.uniform(0.0, min(self.cap_s, self.base_s * 2.0 ** min(repeats - 1, 30)))
+        return rng.uniform(0.0, min(self.config.cap_s, self.config.base_s * 2.0 ** min(repeats - 1, 30)))
 
     def delay_s(
         self, disruption: Disruption, repeats: int, retry_after_s: float | None, rng: Random, *, resumes: bool
@@ -101,32 +96,13 @@ class RetryPolicy:
             case Disruption.UNREACHABLE:
                 return self.backoff_s(repeats, rng)
             case Disruption.BROKEN:
-                if repeats >= self.max_breaks:
+                if repeats >= self.config.max_breaks:
                     return None
                 return 0.0 if repeats == 1 else self.backoff_s(repeats - 1, rng)
             case Disruption.FAILED:
-                return None if repeats >= self.max_failures else self.backoff_s(repeats, rng)
+                return None if repeats >= self.config.max_failures else self.backoff_s(repeats, rng)
             case Disruption.NONE | Disruption.REFUSED | Disruption.LATE:
                 return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowConfig:
-    """`max_queued` bounds the requests that wait at the gateway, so that order is decided here, late.
-
-    The limit on requests in flight starts at `initial`, doubles per round trip until the first push-back,
-    then grows by `growth_fraction` each `interval_s` while it is used up; a push-back multiplies it by
-    `decrease`, at most once an interval. A wait above `queue_target_s` at the gateway stops the growth.
-    """
-
-    initial: int = 8
-    minimum: int = 1
-    maximum: int = 256
-    max_queued: int = 8
-    queue_target_s: float = 1.0
-    interval_s: float = 0.5
-    growth_fraction: float = 0.05
-    decrease: float = 0.85
 
 
 class Window:

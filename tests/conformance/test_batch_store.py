@@ -73,7 +73,7 @@ def lines_of(claimed: list[Claimed]) -> list[tuple[str, int]]:
 
 async def wait_for_claim(store: JobStore) -> Claimed:
     async with asyncio.timeout(10):
-        while not (claimed := await store.claim(1, LEASE_S)):
+        while not (claimed := await store.claim(1, LEASE_S)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return claimed[0]
 
@@ -302,7 +302,7 @@ async def test_duties_have_one_holder_and_pass_on_when_it_falls_silent(store: Jo
     assert await store.take_duty("validate:job", "a", LEASE_S)
     assert await store.take_duty("validate:job", "a", BLINK_S)
     async with asyncio.timeout(10):
-        while not await store.take_duty("validate:job", "b", LEASE_S):
+        while not await store.take_duty("validate:job", "b", LEASE_S):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     await store.drop_duty("validate:job", "a")
     assert not await store.take_duty("validate:job", "a", LEASE_S)

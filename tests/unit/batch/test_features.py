@@ -2,9 +2,10 @@
 
 import pytest
 
-from extproc.batch.features import TABLE, Classification, Resumability, ResumeMode, classify
+from extproc.batch.features import TABLE, Classification, Resumability, classify
 from extproc.batch.intake import CHAT, COMPLETIONS, EMBEDDINGS
 from extproc.batch.traits import rewind_tokens, stop_strings
+from extproc.config.batch import ResumeMode
 
 EXACT, ADJUSTED, NEARLY, RESTART = Resumability
 GREEDY = {"model": "m", "prompt": "x", "temperature": 0}

@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
-from extproc.batch.planner import Circuit, Disruption, RetryPolicy, Window, WindowConfig, interpret_end
+from extproc.batch.planner import Circuit, Disruption, RetryPolicy, Window, interpret_end
 from extproc.client.answers import EndKind, StreamEnd
+from extproc.config.batch import RetryConfig, WindowConfig
 
 
 def end(kind: EndKind, status: int = 200, **headers: str) -> StreamEnd:
@@ -51,7 +52,7 @@ def test_what_an_end_means(ended: StreamEnd, tokens: int, expected: Disruption) 
 def delays(
     disruption: Disruption, repeats: int, after: float | None = None, *, resumes: bool = True
 ) -> list[float]:
-    rng, policy = Random(7), RetryPolicy(base_s=1.0, cap_s=20.0)
+    rng, policy = Random(7), RetryPolicy(RetryConfig(base_s=1.0, cap_s=20.0))
     drawn = [policy.delay_s(disruption, repeats, after, rng, resumes=resumes) for _ in range(300)]
     return [delay for delay in drawn if delay is not None]
 
@@ -132,7 +133,7 @@ def test_unused_window_does_not_grow() -> None:
 
 
 def test_circuit_opens_probes_once_and_closes() -> None:
-    circuit = Circuit(RetryPolicy(base_s=10.0), Random(3), threshold=2)
+    circuit = Circuit(RetryPolicy(RetryConfig(base_s=10.0)), Random(3), threshold=2)
     circuit.on_unreachable(0.0)
     assert circuit.admits(0.0)
     circuit.on_unreachable(0.0)
