@@ -118,7 +118,7 @@ async def _measure(
     )
     try:
         for port in ports:
-            scraper.add(EndpointId(f"{port}"), f"127.0.0.1:{port}")
+            scraper.follow(EndpointId(f"{port}"), f"127.0.0.1:{port}")
         async with asyncio.timeout(30):
             await count.all_seen.wait()
         count.samples = count.failures = 0

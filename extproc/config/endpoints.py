@@ -182,7 +182,7 @@ class KubernetesDiscovery:
     namespace: str = ""
     pool: str | None = None
     service: str | None = None
-    pool_version: str = "v1"
+    pool_version: Literal["v1", "v1alpha2"] = "v1"
     target_ports: tuple[int, ...] = ()
     api_server: str | None = None
     token_file: str | None = None

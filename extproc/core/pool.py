@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from extproc.core.footprint import Footprint
 from extproc.core.types import Endpoint, EndpointId, EndpointSample, Request
@@ -22,6 +23,7 @@ class EndpointState:
     """
 
     __slots__ = (
+        "__weakref__",
         "endpoint",
         "is_healthy",
         "is_listed",
@@ -112,6 +114,8 @@ class Pool:
         self.models: frozenset[str] = frozenset()
         """Every model that some open endpoint has reported; a model outside it restricts nothing."""
         self._by_address: dict[str, EndpointState] = {}
+        self._departed: WeakValueDictionary[EndpointId, EndpointState] = WeakValueDictionary()
+        """Removed, but held by requests in flight: the same server that comes back keeps their load."""
         self._candidates: dict[LaneKey, Candidates] = {}
         self._candidates_generation = -1
 
@@ -119,7 +123,9 @@ class Pool:
         """A new endpoint, or new attributes of a known one."""
         state = self.states.get(endpoint.id)
         if state is None:
-            state = EndpointState(endpoint)
+            state = self._departed.pop(endpoint.id, None) or EndpointState(endpoint)
+            state.endpoint, state.is_listed = endpoint, True
+            state.is_healthy, state.is_probing = True, False
             self.states[endpoint.id] = state
         else:
             if self._by_address.get(state.address) is state:
@@ -133,6 +139,7 @@ class Pool:
         state = self.states.pop(endpoint_id, None)
         if state is not None:
             state.is_listed = False
+            self._departed[endpoint_id] = state
             if self._by_address.get(state.address) is state:
                 del self._by_address[state.address]
             self._refresh(state)

@@ -91,6 +91,7 @@ class ScrapeTarget:
 
     def __init__(self, setting: ScrapeSetting, endpoint_id: EndpointId, address: str) -> None:
         self._setting = setting
+        self.address = address
         self._id = endpoint_id
         self._host, self._port = split_address(address)
         self._loop = asyncio.get_running_loop()

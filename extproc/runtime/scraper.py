@@ -48,8 +48,11 @@ class Scraper:
     def __len__(self) -> int:
         return len(self._targets)
 
-    def add(self, endpoint_id: EndpointId, address: str) -> None:
-        """Measure `address` (`ip:port`) from now on; a known id is moved there."""
+    def follow(self, endpoint_id: EndpointId, address: str) -> None:
+        """Measure `address` (`ip:port`) from now on, if that isn't done already."""
+        known = self._targets.get(endpoint_id)
+        if known is not None and known.address == address:
+            return
         self.remove(endpoint_id)
         target = ScrapeTarget(self._setting, endpoint_id, address)
         self._targets[endpoint_id] = target

@@ -164,7 +164,7 @@ async def served(handler: Handler, tls: ssl.SSLContext | None = None, port: int 
 async def test_samples_come_over_one_kept_connection_with_the_model_list() -> None:
     watch, server = Watch(), ModelServer()
     async with served(server) as address, scraping(watch) as scraper:
-        scraper.add(GOOD, address)
+        scraper.follow(GOOD, address)
         await watch.until(lambda: len(watch.samples) >= 5 and watch.samples[-1].models is not None)
     assert server.connections == 1
     last = watch.samples[-1]
@@ -198,9 +198,9 @@ async def test_a_bad_endpoint_is_bounded_counted_and_said_once_and_the_others_go
         served(server) as good,
         scraping(watch, timeout_s=0.2, max_page_bytes=1_000_000) as scraper,
     ):
-        scraper.add(BAD, bad)
+        scraper.follow(BAD, bad)
         await watch.until(lambda: bool(watch.failures))
-        scraper.add(GOOD, good)
+        scraper.follow(GOOD, good)
         await watch.until(lambda: len(watch.failures) >= 3 and len(watch.of(GOOD)) >= 5)
         status = scraper.status(BAD)
     assert watch.of(BAD) == []
@@ -218,7 +218,7 @@ async def test_nobody_listening_is_unreachable_and_a_late_start_is_found(
     async with served(ModelServer()) as address:
         pass
     async with scraping(watch) as scraper:
-        scraper.add(GOOD, address)
+        scraper.follow(GOOD, address)
         await watch.until(lambda: len(watch.failures) >= 2)
         assert all(is_unreachable for _, _, is_unreachable in watch.failures)
         async with served(ModelServer(), port=int(address.split(":")[1])):
@@ -236,7 +236,7 @@ async def test_at_most_one_request_is_outstanding_and_a_slow_engine_is_asked_les
         served(server) as address,
         scraping(watch, max_duty_fraction=0.3, max_interval_s=1.0) as scraper,
     ):
-        scraper.add(GOOD, address)
+        scraper.follow(GOOD, address)
         await watch.until(lambda: len(watch.samples) >= 4)
         status = scraper.status(GOOD)
     assert server.connections == 1
@@ -255,7 +255,7 @@ async def test_a_kept_connection_that_the_server_closed_is_no_failure() -> None:
         await reader.readuntil(b"\r\n\r\n")  # the next request is answered by closing
 
     async with served(one_answer_each) as address, scraping(watch, models_interval_s=0) as scraper:
-        scraper.add(GOOD, address)
+        scraper.follow(GOOD, address)
         await watch.until(lambda: len(watch.samples) >= 4)
     assert watch.failures == []
     assert seen >= 4
@@ -268,7 +268,7 @@ async def test_idle_is_watched_slowly_until_a_dispatch() -> None:
         served(server) as address,
         scraping(watch, max_interval_s=3600.0, busy_interval_s=0.03) as scraper,
     ):
-        scraper.add(GOOD, address)
+        scraper.follow(GOOD, address)
         await watch.until(lambda: len(watch.samples) >= 4)
         status = scraper.status(GOOD)
         assert status is not None
@@ -288,7 +288,7 @@ async def test_a_restarted_server_is_told_from_the_old_one(later: bytes) -> None
         later = later[later.index(b"# TYPE vllm") :]
         server.body = server.body[server.body.index(b"# TYPE vllm") :]
     async with served(server) as address, scraping(watch) as scraper:
-        scraper.add(GOOD, address)
+        scraper.follow(GOOD, address)
         await watch.until(lambda: len(watch.samples) >= 2)
         assert watch.restarted == []
         server.body = later
@@ -300,8 +300,8 @@ async def test_a_restarted_server_is_told_from_the_old_one(later: bytes) -> None
 async def test_a_removed_endpoint_posts_nothing_more() -> None:
     watch, server = Watch(), ModelServer()
     async with served(server) as address, served(ModelServer()) as other, scraping(watch) as scraper:
-        scraper.add(BAD, address)
-        scraper.add(GOOD, other)
+        scraper.follow(BAD, address)
+        scraper.follow(GOOD, other)
         await watch.until(lambda: bool(watch.of(BAD)))
         scraper.remove(BAD)
         before, others = len(watch.of(BAD)), len(watch.of(GOOD))
@@ -323,10 +323,10 @@ async def test_tls_with_the_right_and_the_wrong_authority_and_a_token(tmp_path: 
     trusting = ScrapeTls(ca_file=str(certificate))
     async with served(server, context) as address:
         async with scraping(watch, tls=trusting, authorization_file=str(token)) as scraper:
-            scraper.add(GOOD, address)
+            scraper.follow(GOOD, address)
             await watch.until(lambda: len(watch.samples) >= 3)
         async with scraping(watch, tls=ScrapeTls()) as scraper:
-            scraper.add(BAD, address)
+            scraper.follow(BAD, address)
             await watch.until(lambda: bool(watch.failures))
     assert b"Authorization: Bearer sesame\r\n" in server.requests[0]
     assert "TLS failed" in watch.failures[0][1]

@@ -1,0 +1,1 @@
+"""Who is in the pool: one module per kind of source, and `membership`, which joins them."""
