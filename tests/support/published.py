@@ -38,7 +38,7 @@ class Published:
 async def wait_for(condition: Callable[[], bool]) -> None:
     """For what nobody signals: looks every few milliseconds, for a bounded time."""
     async with asyncio.timeout(15):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 

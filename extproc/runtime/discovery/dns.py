@@ -14,7 +14,6 @@ from extproc.config.endpoints import DnsDiscovery, EndpointEntry, join_address
 from extproc.errors import ConfigError, Problem
 from extproc.runtime.discovery.source import Publish, SourceHealth
 
-_RETRY_S = 1.0
 _MAX_RETRY_S = 30.0
 _DNS_PORT = 53
 
@@ -38,7 +37,7 @@ class DnsSource:
 
     async def run(self, publish: Publish) -> None:
         """See `Source`."""
-        retry_s = _RETRY_S
+        retry_s = self._config.min_ttl_s
         while True:
             now = self._clock.now()
             try:
@@ -48,7 +47,7 @@ class DnsSource:
                 await self._clock.sleep_until(now + retry_s)
                 retry_s = min(_MAX_RETRY_S, 2 * retry_s)
                 continue
-            retry_s = _RETRY_S
+            retry_s = self._config.min_ttl_s
             self.health.succeed()
             publish(entries)
             await self._clock.sleep_until(
