@@ -148,8 +148,8 @@ class FlowController:
                 return self._touched(self._pool.put(endpoint), now)
             case EndpointRemoved(endpoint_id):
                 return self._touched(self._pool.remove(endpoint_id), now)
-            case EndpointHealthChanged(endpoint_id, is_healthy):
-                return self._touched(self._pool.set_health(endpoint_id, is_healthy), now)
+            case EndpointHealthChanged(endpoint_id, is_healthy, is_probing):
+                return self._touched(self._pool.set_health(endpoint_id, is_healthy, is_probing), now)
             case EndpointSampled(sample):
                 return self._touched(self._pool.set_sample(sample), now)
             case CapacityLeased(endpoint_id, slots, kv_tokens):

@@ -126,7 +126,9 @@ class Dispatcher:
         footprint = item.footprint
 
         def fits(endpoint: EndpointState) -> bool:
-            return endpoint not in closed.endpoints and detector.fits(endpoint, footprint, ceiling, None, now)
+            if endpoint in closed.endpoints or (endpoint.is_probing and endpoint.requests):
+                return False
+            return detector.fits(endpoint, footprint, ceiling, None, now)
 
         return self._books.picker.pick(item.request, candidates, fits, now)
 

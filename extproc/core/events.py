@@ -30,6 +30,8 @@ class ResponseStarted:
     request_id: RequestId
     endpoint_address: str | None = None
     """Who served it, when Envoy told us; a fallback moves the booking there."""
+    status: int | None = None
+    """The HTTP status, for the endpoint's health; flow control itself doesn't look at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,14 @@ class EndpointSampled:
 
 @dataclass(frozen=True, slots=True)
 class EndpointHealthChanged:
-    """`is_healthy` False: takes no new work until True again (ejection, failed probes)."""
+    """`is_healthy` False: takes no new work until True again (ejection, failed probes).
+
+    `is_probing` (with `is_healthy` True): takes one request at a time, to find out whether it works again.
+    """
 
     endpoint_id: EndpointId
     is_healthy: bool
+    is_probing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

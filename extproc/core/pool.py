@@ -20,6 +20,7 @@ class EndpointState:
 
     `requests`, `tokens` and `kv_tokens` are booked by the ledger; `revoked_*` is the part of them held by
     victims whose streams haven't ended yet; `leased_*` caps the capacity when replicas share the pool.
+    `is_probing`: one request at a time finds out whether it works again.
     """
 
     __slots__ = (
@@ -27,6 +28,7 @@ class EndpointState:
         "endpoint",
         "is_healthy",
         "is_listed",
+        "is_probing",
         "kv_tokens",
         "last_dispatch_at",
         "leased_kv_tokens",
@@ -44,6 +46,7 @@ class EndpointState:
         self.sample: EndpointSample | None = None
         self.is_healthy = True
         self.is_listed = True
+        self.is_probing = False
         self.requests = 0
         self.tokens = 0
         self.kv_tokens = 0
@@ -145,11 +148,14 @@ class Pool:
             self._refresh(state)
         return state
 
-    def set_health(self, endpoint_id: EndpointId, is_healthy: bool) -> EndpointState | None:
+    def set_health(
+        self, endpoint_id: EndpointId, is_healthy: bool, is_probing: bool = False
+    ) -> EndpointState | None:
+        """None when nothing changed."""
         state = self.states.get(endpoint_id)
-        if state is None or state.is_healthy == is_healthy:
+        if state is None or (state.is_healthy, state.is_probing) == (is_healthy, is_probing):
             return None
-        state.is_healthy = is_healthy
+        state.is_healthy, state.is_probing = is_healthy, is_probing
         self._refresh(state)
         return state
 
