@@ -36,7 +36,6 @@ OBJECTIVES = {"interactive": 10, "batch": -1}
 
 BATCH_TOKENS_PER_S = 670.0
 """What 32 slots of the slowed servers produce; sizes the batch job to the wanted seconds."""
-BATCH_OUTPUT = UniformLength(low=100, high=200)
 BURST = 12
 
 
@@ -90,7 +89,8 @@ class ArmResult:
 
 def traffic(seconds: float) -> list[TrafficClass]:
     """The same load for every arm: a batch job of about `seconds`, and interactive requests meanwhile."""
-    mean_output = (BATCH_OUTPUT.low + BATCH_OUTPUT.high) / 2
+    mean_output = min(150.0, 9.0 * seconds)  # shorter answers in short runs, so that all slots stay full
+    output = UniformLength(low=round(0.67 * mean_output), high=round(1.33 * mean_output))
     requests = max(2 * SERVERS * SLOTS, round(BATCH_TOKENS_PER_S * seconds / mean_output))
     interactive = TrafficClass(
         name="interactive",
@@ -105,7 +105,7 @@ def traffic(seconds: float) -> list[TrafficClass]:
             priority=-1,
             arrivals=ClosedLoop(concurrency=requests, requests=requests),
             prompt=Fixed(tokens=32),
-            output=BATCH_OUTPUT,
+            output=output,
             after_eviction=AfterEviction.RESUME,
         ),
         interactive,

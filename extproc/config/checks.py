@@ -11,6 +11,7 @@ from extproc.config.envoy_limits import EnvoyNeeds
 from extproc.core.concurrency import ConcurrencyDetectorConfig
 from extproc.core.holdback import PriorityHoldbackConfig
 from extproc.errors import Problem
+from extproc.exchange.machine import TOLERATED_BODY_FACTOR
 
 if TYPE_CHECKING:
     from extproc.config.schema import Config
@@ -86,6 +87,6 @@ def envoy_needs(config: Config) -> EnvoyNeeds:
     asked_s = min(flow_control.max_ttl_s, config.requests.limits.max_ttl_s)
     return EnvoyNeeds(
         longest_wait_s=max(*ttls, asked_s) + (flow_control.no_endpoint_ttl_s or math.inf),
-        largest_body_bytes=config.requests.limits.max_body_bytes,
+        largest_body_bytes=TOLERATED_BODY_FACTOR * config.requests.limits.max_body_bytes,
         concurrent_requests=config.server.max_streams,
     )

@@ -170,11 +170,11 @@ class _Reader:
 
     def _buffer(self, path: Path, listener: dict[str, Data]) -> None:
         limit = int(_number(listener.get("per_connection_buffer_limit_bytes"), _MIB))
-        if limit <= self._needs.largest_body_bytes:
+        if limit < self._needs.largest_body_bytes:
             self._add(
                 (*path, "per_connection_buffer_limit_bytes"),
-                f"{limit} must exceed the largest body ({self._needs.largest_body_bytes}, requests.limits): "
-                "Envoy would answer 413 itself",
+                f"{limit} is below {self._needs.largest_body_bytes}, twice requests.limits.max_body_bytes: "
+                "Envoy would answer 413 itself, or cut off clients that are still sending",
             )
 
     def _cluster(self, name: str) -> tuple[Path, dict[str, Data]] | None:

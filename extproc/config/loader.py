@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from extproc.config.shape import Shape
+from extproc.config.shape import Shape, suggest
 from extproc.config.yaml_source import Data, Document, Path, dotted, parse_yaml
 from extproc.errors import ConfigError, Problem
 
@@ -125,7 +125,10 @@ def _message(item: Any) -> str:
     message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input ")
     value = item.get("input")
     shown = isinstance(value, str | int | float | bool) and item["type"] != "value_error"
-    return message + (f", not {value!r}"[:80] if shown else "")
+    message += f", not {value!r}"[:80] if shown else ""
+    if isinstance(value, str) and item["type"] in ("literal_error", "enum"):
+        message += suggest(value, re.findall(r"'([^']*)'", item["ctx"]["expected"]), lists=False)
+    return message
 
 
 def _path_in_data(loc: tuple[int | str, ...], data: Data, chosen: Mapping[Path, str]) -> Path | None:

@@ -19,13 +19,13 @@ from extproc.errors import Problem
 TAG = "type"
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean "x"?`, or the list of what is known when nothing is near."""
+def suggest(word: str, known: Iterable[str], *, lists: bool = True) -> str:
+    """`; did you mean "x"?`, or (`lists`) all that is known when nothing is near."""
     names = list(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if near:
         return f'; did you mean "{near[0]}"?'
-    return f"; known here: {', '.join(names)}" if names else ""
+    return f"; known here: {', '.join(names)}" if names and lists else ""
 
 
 class Shape:

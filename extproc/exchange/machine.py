@@ -70,6 +70,9 @@ class State(Enum):
     """Envoy wants no answers."""
 
 
+TOLERATED_BODY_FACTOR = 2
+"""A body of up to so many times the limit is taken whole before it is refused (see `LimitConfig`)."""
+
 WAITING = (State.COUNTING, State.QUEUED, State.PICKING)
 
 
@@ -205,7 +208,7 @@ class Exchange:
         found, config = self.request_class, self._config
         if found.kind is ApiKind.OPAQUE and config.unknown_paths is UnknownPath.REFUSE:
             return refuse_unknown_path()
-        if self._request.size_bytes > config.limits.max_body_bytes:
+        if self._request.size_bytes > TOLERATED_BODY_FACTOR * config.limits.max_body_bytes:
             return refuse_oversize(config.limits.max_body_bytes)
         if found.is_compressed and config.compressed_bodies is Strictness.REFUSE:
             return refuse_malformed("content-encoding is not supported: send the body uncompressed")

@@ -81,7 +81,10 @@ class PriorityConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitConfig:
-    """Bounds on what one request may bring. `max_body_bytes` must not exceed Envoy's buffer limit.
+    """Bounds on what one request may bring.
+
+    Envoy's buffer limit should be twice `max_body_bytes`: a body that is only somewhat too large is taken
+    whole and then refused, since an HTTP/1.1 client that is still sending would lose the answer.
 
     `early_decision_bytes`: in STREAMED mode Envoy stops reading once its buffer (1 MiB by default) is full of
     unanswered chunks, so the decision is taken there at the latest, on what has been seen.

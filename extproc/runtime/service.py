@@ -14,7 +14,7 @@ import grpc
 from extproc.clock import Clock
 from extproc.config.server import ServerConfig
 from extproc.errors import PeerProtocolError
-from extproc.exchange.machine import Exchange, Surroundings
+from extproc.exchange.machine import TOLERATED_BODY_FACTOR, Exchange, Surroundings
 from extproc.exchange.refusals import refuse_overload
 from extproc.runtime.driver import Driver
 from extproc.runtime.stream import Counter, Stream
@@ -102,7 +102,7 @@ class ProcessorService:
 def build_server(config: ServerConfig, max_body_bytes: int, handlers: list[_Handler]) -> grpc.aio.Server:
     """A server with the limits and keepalive settings that thousands of open streams need."""
     keepalive = config.keepalive
-    limit = max_body_bytes + MESSAGE_OVERHEAD_BYTES
+    limit = TOLERATED_BODY_FACTOR * max_body_bytes + MESSAGE_OVERHEAD_BYTES
     options = [
         ("grpc.max_receive_message_length", limit),
         ("grpc.max_send_message_length", limit),

@@ -119,6 +119,7 @@ def test_only_the_meant_member_of_a_union_is_reported() -> None:
         ),
         ("- 1\n", "(top level) (line 1): should be an object"),
         ("colour: blue\n", "colour (line 1): should be 'red', not 'blue'"),
+        ("colour: rde\n", "colour (line 1): should be 'red', not 'rde'; did you mean \"red\"?"),
     ],
 )
 def test_one_problem(text: str, message: str) -> None:
