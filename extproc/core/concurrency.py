@@ -17,10 +17,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from extproc.core.ceiling import TOLERANCE, Ceiling
 from extproc.core.checks import FieldChecks
 from extproc.core.footprint import NO_FOOTPRINT, Footprint
+from extproc.core.inflight import InflightRequest
 from extproc.core.pool import Candidates, EndpointState
-from extproc.core.saturation import TOLERANCE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +73,12 @@ class ConcurrencyDetector:
         if old is not None:
             self._add(old, -1)
 
+    def endpoint_sampled(self, endpoint: EndpointState, now: float) -> None:
+        return
+
+    def request_ended(self, entry: InflightRequest, output_tokens: int | None, now: float) -> None:
+        return
+
     def endpoint_closed(self, endpoint: EndpointState) -> None:
         old = self._shares.pop(endpoint, None)
         if old is not None:
@@ -91,14 +98,35 @@ class ConcurrencyDetector:
             "tokens": _ratio(share.tokens, share.max_tokens),
         }
 
-    def admits(self, candidates: Candidates, ceiling: float, promised: Footprint | None, now: float) -> bool:
-        return self._saturation(candidates, promised) < ceiling - TOLERANCE
+    def capacity(self, now: float) -> Footprint:
+        return Footprint(self._sums[4], self._sums[5], self._sums[5])
+
+    def stale_endpoints(self, now: float) -> int:
+        return 0
+
+    def admits(
+        self,
+        candidates: Candidates,
+        footprint: Footprint,
+        ceiling: Ceiling,
+        promised: Footprint | None,
+        now: float,
+    ) -> bool:
+        return self._saturation(candidates, promised) < self._limit(ceiling) - TOLERANCE
+
+    def holds_all(
+        self, candidates: Candidates, need: Footprint, ceiling: Ceiling, freed: Footprint, now: float
+    ) -> bool:
+        # The gate looks at the load before the request: the last of them must find it below the ceiling.
+        before_last = Footprint(need.requests - 1, need.tokens - 1, need.kv_tokens - 1)
+        saturation = self._saturation(candidates, freed.minus(before_last))
+        return saturation < self._limit(ceiling) - TOLERANCE
 
     def fits(
         self,
         endpoint: EndpointState,
         footprint: Footprint,
-        ceiling: float,
+        ceiling: Ceiling,
         promised: Footprint | None,
         now: float,
     ) -> bool:
@@ -117,6 +145,15 @@ class ConcurrencyDetector:
 
     def next_change(self, now: float) -> float | None:
         return None
+
+    def _limit(self, ceiling: Ceiling) -> float:
+        match self._config.mode:
+            case "requests":
+                return ceiling.requests
+            case "tokens":
+                return ceiling.tokens
+            case "hybrid":
+                return ceiling.lowest
 
     def _saturation(self, candidates: Candidates, promised: Footprint | None) -> float:
         if candidates.is_whole_pool:

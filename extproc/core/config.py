@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from extproc.core.band import BandConfig
+from extproc.core.ceilings import CeilingConfig
 from extproc.core.checks import FieldChecks
 from extproc.core.concurrency import ConcurrencyDetectorConfig
 from extproc.core.detectors import DetectorConfig
 from extproc.core.eviction import EvictionConfig
 from extproc.core.footprint import FootprintConfig
-from extproc.core.holdback import CeilingConfig, StaticCeilingConfig
+from extproc.core.holdback import StaticCeilingConfig
+from extproc.core.pacing import PrefillPacingConfig
 from extproc.core.picker import LeastInflightPickerConfig, PickerConfig
 
 _MAX_TTL_S = 7 * 86_400
@@ -39,6 +41,7 @@ class FlowControlConfig:
     no_endpoint_ttl_s: float | None = 60.0
     max_ttl_s: float = 86_400.0
     eviction: EvictionConfig = field(default_factory=EvictionConfig)
+    pacing: PrefillPacingConfig = field(default_factory=PrefillPacingConfig)
     picker: PickerConfig = field(default_factory=LeastInflightPickerConfig)
 
     def __post_init__(self) -> None:

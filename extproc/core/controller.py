@@ -15,7 +15,6 @@ from extproc.core.books import Books
 from extproc.core.commands import Command, Revoke
 from extproc.core.config import FlowControlConfig
 from extproc.core.demand import DemandTracker
-from extproc.core.detectors import build_detector
 from extproc.core.dispatching import Dispatcher
 from extproc.core.events import (
     CapacityLeased,
@@ -33,13 +32,10 @@ from extproc.core.events import (
     ResponseStarted,
     TimerFired,
 )
-from extproc.core.eviction import VictimIndex
-from extproc.core.footprint import FootprintEstimator
-from extproc.core.holdback import build_ceilings
-from extproc.core.inflight import InflightRequest
+from extproc.core.inflight import InflightLedger, InflightRequest
 from extproc.core.inspection import Inspection, inspect
 from extproc.core.outcomes import EndReason, Outcome
-from extproc.core.picker import build_picker
+from extproc.core.policies import PolicyBuilder
 from extproc.core.pool import EndpointState, Pool
 from extproc.core.queues import RequestQueues
 from extproc.core.refusals import Refusals
@@ -47,7 +43,7 @@ from extproc.core.reporting import build_statistics
 from extproc.core.revocation import Revocations
 from extproc.core.statistics import Statistics
 from extproc.core.tally import Tally
-from extproc.core.types import Request, RequestId
+from extproc.core.types import EndpointSample, Request, RequestId, Usage
 
 
 class FlowController:
@@ -55,28 +51,18 @@ class FlowController:
 
     def __init__(self, config: FlowControlConfig, rng: random.Random) -> None:
         self._config = config
-        self._rng = rng
         self._pool = Pool()
-        self._tally = Tally()
         self._demand = DemandTracker()
+        self._tally = Tally()
         self._is_draining = False
         self._now = float("-inf")
+        ledger = InflightLedger()
+        self._builder = PolicyBuilder(self._pool, ledger, self._demand, rng)
+        self._books = Books(self._pool, ledger, self._builder.build(config))
         self._queues = RequestQueues(config.band_config, config.max_requests, config.max_bytes)
-        self._books = Books(
-            self._pool,
-            build_detector(config.detector),
-            build_picker(config.picker, rng),
-            VictimIndex(config.eviction),
-        )
         self._refusals = Refusals(self._queues, self._demand, self._tally)
-        self._dispatcher = Dispatcher(
-            self._queues,
-            self._books,
-            build_ceilings(config.ceilings, config.declared_priorities, self._demand),
-            FootprintEstimator(config.footprint),
-            Revocations(config.eviction, self._books),
-            self._tally,
-        )
+        self._revocations = Revocations(config.eviction, self._books)
+        self._dispatcher = Dispatcher(self._queues, self._books, self._revocations, self._tally)
 
     @property
     def config(self) -> FlowControlConfig:
@@ -86,8 +72,7 @@ class FlowController:
         """Takes one event in and returns what to do, in order. A `now` before the last one counts as it."""
         now = self._now = max(now, self._now)
         commands: list[Command] = []
-        may_dispatch = self._expire(now, commands)
-        may_dispatch = self._give_up_revocations(now) or may_dispatch
+        may_dispatch = self._let_time_pass(now, commands)
         if self._take(event, now, commands) or may_dispatch:
             self._queues.set_pool_empty(not self._pool.open, now)
             self._dispatcher.run(now, commands)
@@ -95,11 +80,12 @@ class FlowController:
 
     def next_wakeup(self) -> float | None:
         """When to hand in `TimerFired` if nothing else happens before; None: not needed."""
-        dispatcher = self._dispatcher
-        times = [self._queues.next_expiry(), dispatcher.revocations.next_wakeup(self._now)]
-        if dispatcher.gated:
-            times.append(dispatcher.ceilings.next_change(self._now))
-            times.append(self._books.detector.next_change(self._now))
+        times = [self._queues.next_expiry(), self._revocations.next_wakeup(self._now)]
+        if self._dispatcher.gated:
+            policies = self._books.policies
+            times.append(policies.ceilings.next_change(self._now))
+            times.append(policies.detector.next_change(self._now))
+            times.append(policies.pacing.next_change(self._now))
         return min((time for time in times if time is not None), default=None)
 
     def statistics(self) -> Statistics:
@@ -113,17 +99,11 @@ class FlowController:
     def reconfigure(self, config: FlowControlConfig, now: float) -> list[Command]:
         """New limits and policies over the same queues and bookings; queued requests keep their TTL."""
         now = self._now = max(now, self._now)
+        policies = self._builder.rebuild(config, self._config, self._books.policies)
         self._config = config
         self._queues.reconfigure(config.band_config, config.max_requests, config.max_bytes)
-        self._books.replace(
-            build_detector(config.detector),
-            build_picker(config.picker, self._rng),
-            VictimIndex(config.eviction),
-            now,
-        )
-        self._dispatcher.ceilings = build_ceilings(config.ceilings, config.declared_priorities, self._demand)
-        self._dispatcher.estimator = FootprintEstimator(config.footprint)
-        self._dispatcher.revocations.config = config.eviction
+        self._books.install(policies, now)
+        self._revocations.config = config.eviction
         commands: list[Command] = []
         if config.mode == "observe":
             for item in self._queues:
@@ -131,13 +111,20 @@ class FlowController:
         self._dispatcher.run(now, commands)
         return commands
 
+    def _let_time_pass(self, now: float, commands: list[Command]) -> bool:
+        """Whatever was due by now; True when it may let something be dispatched."""
+        is_any_expired = self._expire(now, commands)
+        is_any_given_up = self._give_up_revocations(now)
+        is_any_prefilled = self._books.policies.pacing.expire(now)
+        return is_any_expired or is_any_given_up or is_any_prefilled
+
     def _take(self, event: Event, now: float, commands: list[Command]) -> bool:
         """Applies the event; True when a dispatch pass may find something to do."""
         match event:
             case RequestArrived(request):
                 return self._arrived(request, now, commands)
-            case RequestFinished(request_id, reason, _):
-                return self._finished(request_id, reason, now)
+            case RequestFinished(request_id, reason, usage):
+                return self._finished(request_id, reason, usage, now)
             case RequestCancelled(request_id):
                 return self._cancelled(request_id, now)
             case ResponseStarted(request_id, address):
@@ -151,7 +138,7 @@ class FlowController:
             case EndpointHealthChanged(endpoint_id, is_healthy, is_probing):
                 return self._touched(self._pool.set_health(endpoint_id, is_healthy, is_probing), now)
             case EndpointSampled(sample):
-                return self._touched(self._pool.set_sample(sample), now)
+                return self._sampled(sample, now)
             case CapacityLeased(endpoint_id, slots, kv_tokens):
                 state = self._pool.states.get(endpoint_id)
                 if state is not None:
@@ -201,7 +188,7 @@ class FlowController:
             ttl_s = config.default_ttl_s if band_ttl_s is None else band_ttl_s
         if ttl_s is not None:
             ttl_s = min(max(0.0, ttl_s), config.max_ttl_s)
-        footprint = self._dispatcher.estimator.footprint(request)
+        footprint = self._books.policies.estimator.footprint(request)
         item = QueuedRequest(request, self._pool.lane_key(request), footprint, ttl_s, now)
         self._demand.enter(request.priority)
         self._queues.push(item, config.no_endpoint_ttl_s, now)
@@ -237,12 +224,13 @@ class FlowController:
             any_expired = True
         return any_expired
 
-    def _finished(self, request_id: RequestId, reason: EndReason, now: float) -> bool:
-        entry = self._books.release(request_id, now)
+    def _finished(self, request_id: RequestId, reason: EndReason, usage: Usage | None, now: float) -> bool:
+        is_whole = reason is EndReason.COMPLETED and usage is not None
+        entry = self._books.release(request_id, now, usage.output_tokens if is_whole and usage else None)
         if entry is None:
             return self._ignored()
         if entry.revoked_at is not None:
-            self._dispatcher.revocations.end(entry, now)
+            self._revocations.end(entry, now)
             if reason is not EndReason.COMPLETED:
                 reason = EndReason.EVICTED
         self._count_end(entry, reason, now)
@@ -251,7 +239,7 @@ class FlowController:
     def _cancelled(self, request_id: RequestId, now: float) -> bool:
         item = self._queues.get(request_id)
         if item is None:
-            return self._finished(request_id, EndReason.CLIENT_GONE, now)
+            return self._finished(request_id, EndReason.CLIENT_GONE, None, now)
         self._refusals.cancel(item, now)
         return True
 
@@ -265,7 +253,7 @@ class FlowController:
         if served_by is None:
             return self._ignored()
         if entry.revoked_at is not None:
-            self._dispatcher.revocations.moved(entry.endpoint, served_by)
+            self._revocations.moved(entry.endpoint, served_by)
         self._books.move(entry, served_by, now)
         return True
 
@@ -276,13 +264,20 @@ class FlowController:
         entry.output_tokens = max(entry.output_tokens, output_tokens)
         if entry.first_output_at is None:
             entry.first_output_at = now
-        return False
+        return self._books.policies.pacing.output_seen(request_id, now)
+
+    def _sampled(self, sample: EndpointSample, now: float) -> bool:
+        state = self._pool.set_sample(sample)
+        if state is None:
+            return self._ignored()
+        self._books.sampled(state, now)
+        return True
 
     def _give_up_revocations(self, now: float) -> bool:
         any_given_up = False
-        while (entry := self._dispatcher.revocations.overdue(now)) is not None:
+        while (entry := self._revocations.overdue(now)) is not None:
             self._books.release(entry.request.id, now)
-            self._dispatcher.revocations.end(entry, now, timed_out=True)
+            self._revocations.end(entry, now, timed_out=True)
             self._count_end(entry, EndReason.EVICTED, now)
             any_given_up = True
         return any_given_up
@@ -292,7 +287,7 @@ class FlowController:
         endpoint = self._pool.states.get(event.endpoint_id)
         if endpoint is None:
             return self._ignored()
-        revocations = self._dispatcher.revocations
+        revocations = self._revocations
         for victim in revocations.victims_for_others(endpoint, event.priority, event.slots, event.kv_tokens):
             revocations.begin(victim, now)
             retry_after_s = self._refusals.retry_after_s(victim.request.priority, now)

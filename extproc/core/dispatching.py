@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from extproc.core.band import Band, QueuedRequest
 from extproc.core.books import Books
+from extproc.core.ceiling import Ceiling
 from extproc.core.commands import Command, Dispatch, Revoke
-from extproc.core.footprint import FootprintEstimator
-from extproc.core.holdback import CeilingPolicy
+from extproc.core.inflight import InflightRequest
 from extproc.core.outcomes import Outcome
 from extproc.core.picker import Pick
 from extproc.core.pool import Candidates, EndpointState, LaneKey
 from extproc.core.queues import RequestQueues
-from extproc.core.revocation import Revocations
+from extproc.core.revocation import BlockedHead, Revocations
 from extproc.core.tally import Tally
 
 
@@ -46,20 +46,16 @@ class _Closed:
 
 
 class Dispatcher:
-    """Runs passes over the queues; the public attributes are replaced on reconfiguration."""
+    """Runs passes over the queues; policies are looked up in `books`."""
 
     def __init__(
         self,
         queues: RequestQueues,
         books: Books,
-        ceilings: CeilingPolicy,
-        estimator: FootprintEstimator,
         revocations: Revocations,
         tally: Tally,
     ) -> None:
         self.queues = queues
-        self.ceilings = ceilings
-        self.estimator = estimator
         self.revocations = revocations
         self.gated: set[int] = set()
         """Priorities whose head was held back in the last pass."""
@@ -91,21 +87,21 @@ class Dispatcher:
     def place_anyway(self, item: QueuedRequest, now: float, commands: list[Command]) -> bool:
         """Mode observe: dispatches whatever the gate says, best where it fits; False: no candidate."""
         candidates = self._books.pool.candidates(item.lane)
-        ceiling = self.ceilings.ceiling(item.request.priority, now)
+        ceiling = self._books.policies.ceilings.ceiling(item.request.priority, now)
         pick = self._pick(item, candidates, _Closed(), ceiling, now)
         if pick is None:
             self._tally.band(item.request.priority, now).would_queue += 1
-            picker = self._books.picker
+            picker = self._books.policies.picker
             pick = picker.pick(item.request, candidates, lambda endpoint: True, now)
         if pick is not None:
             self._dispatch(item, pick, now, commands)
         return pick is not None
 
     def _drain(self, band: Band, closed: _Closed, now: float, commands: list[Command]) -> None:
-        ceiling = self.ceilings.ceiling(band.priority, now)
+        ceiling = self._books.policies.ceilings.ceiling(band.priority, now)
         while (item := band.head(closed.lanes)) is not None:
             candidates = self._books.pool.candidates(item.lane)
-            band.reestimate(item, self.estimator.footprint(item.request))
+            band.reestimate(item, self._books.policies.estimator.footprint(item.request))
             pick = self._pick(item, candidates, closed, ceiling, now)
             if pick is None and len(candidates):
                 pick = self._evict_for(item, band, candidates, closed, ceiling, now, commands)
@@ -118,19 +114,24 @@ class Dispatcher:
                 return
 
     def _pick(
-        self, item: QueuedRequest, candidates: Candidates, closed: _Closed, ceiling: float, now: float
+        self, item: QueuedRequest, candidates: Candidates, closed: _Closed, ceiling: Ceiling, now: float
     ) -> Pick | None:
-        detector = self._books.detector
-        if not len(candidates) or not detector.admits(candidates, ceiling, None, now):
-            return None
+        policies, request = self._books.policies, item.request
+        detector, pacing = policies.detector, policies.pacing
         footprint = item.footprint
+        if not detector.admits(candidates, footprint, ceiling, None, now):
+            return None
+        if candidates.is_whole_pool and not pacing.may_allow_any(request, len(candidates), now):
+            return None
 
         def fits(endpoint: EndpointState) -> bool:
-            if endpoint in closed.endpoints or (endpoint.is_probing and endpoint.requests):
+            if _is_out_of_reach(endpoint, closed):
                 return False
-            return detector.fits(endpoint, footprint, ceiling, None, now)
+            if not detector.fits(endpoint, footprint, ceiling, None, now):
+                return False
+            return pacing.allows(endpoint, request, now)
 
-        return self._books.picker.pick(item.request, candidates, fits, now)
+        return policies.picker.pick(request, candidates, fits, now)
 
     def _evict_for(
         self,
@@ -138,22 +139,31 @@ class Dispatcher:
         band: Band,
         candidates: Candidates,
         closed: _Closed,
-        ceiling: float,
+        ceiling: Ceiling,
         now: float,
         commands: list[Command],
     ) -> Pick | None:
-        relief = self.revocations.relieve(item, band, candidates, closed.endpoints, ceiling, now)
+        pacing = self._books.policies.pacing
+
+        def is_usable(endpoint: EndpointState) -> bool:
+            return not _is_out_of_reach(endpoint, closed) and pacing.allows(endpoint, item.request, now)
+
+        blocked = BlockedHead(item, band, candidates, ceiling, is_usable)
+        relief = self.revocations.relieve(blocked, now)
         for victim in relief.victims:
-            self.revocations.begin(victim, now)
-            tally = self._tally.band(victim.request.priority, now)
-            victims_band = self.queues.bands.get(victim.request.priority)
-            ahead = 0 if victims_band is None else len(victims_band)
-            retry_after_s = tally.drain.retry_after_s(ahead, now)
-            commands.append(Revoke(victim.request.id, victim.endpoint.id, retry_after_s))
+            self._revoke(victim, now, commands)
         if relief.endpoint is None:
             return None
         self._tally.promised_requests += 1
         return Pick(relief.endpoint)
+
+    def _revoke(self, victim: InflightRequest, now: float, commands: list[Command]) -> None:
+        self.revocations.begin(victim, now)
+        priority = victim.request.priority
+        band = self.queues.bands.get(priority)
+        ahead = 0 if band is None else len(band)
+        retry_after_s = self._tally.band(priority, now).drain.retry_after_s(ahead, now)
+        commands.append(Revoke(victim.request.id, victim.endpoint.id, retry_after_s))
 
     def _dispatch(self, item: QueuedRequest, pick: Pick, now: float, commands: list[Command]) -> None:
         request = item.request
@@ -171,3 +181,8 @@ class Dispatcher:
                 queued_s=now - item.arrived_at,
             )
         )
+
+
+def _is_out_of_reach(endpoint: EndpointState, closed: _Closed) -> bool:
+    """Kept for an earlier blocked head, or busy with the one request that probes it."""
+    return endpoint in closed.endpoints or (endpoint.is_probing and endpoint.requests > 0)

@@ -8,9 +8,10 @@ will hold in the KV cache at its end (prompt and expected output).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from extproc.core.checks import FieldChecks
+from extproc.core.output_lengths import OutputLengths
 from extproc.core.types import Request
 
 
@@ -37,32 +38,63 @@ NO_FOOTPRINT = Footprint(0, 0, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FootprintConfig:
-    """Token estimates; the ratio rule is min(output_ratio x prompt, client's limit, operator's cap)."""
+    """Token estimates; the ratio rule is min(output_ratio x prompt, client's limit, operator's cap).
+
+    The KV figure expects the `output_quantile` of observed lengths, after `min_samples` of them; before,
+    the client's limit (`unlearnt_output: max-tokens`, never too little) or the ratio rule.
+    """
 
     add_estimated_output_tokens: bool = False
-    """Whether `tokens` counts the estimated output too, not only the prompt."""
+    """Whether `tokens` counts the output by the ratio rule too, not only the prompt."""
     output_ratio: float = 1.5
     max_estimated_output_tokens: int | None = None
+    learn_output: bool = True
+    output_quantile: float = 0.9
+    min_samples: int = 16
+    unlearnt_output: Literal["max-tokens", "ratio"] = "max-tokens"
 
     def __post_init__(self) -> None:
         checks = FieldChecks(self).at_least("output_ratio", 0, 1000)
-        checks.at_least("max_estimated_output_tokens", 0, 10_000_000).finish()
+        checks.at_least("max_estimated_output_tokens", 0, 10_000_000)
+        checks.fraction("output_quantile").at_least("min_samples", 1, 128).finish()
 
 
 class FootprintEstimator:
-    """Footprints of requests, from what they state and from the ratio rule."""
+    """Footprints of requests, from what they state and what was learnt.
 
-    def __init__(self, config: FootprintConfig) -> None:
+    `block_tokens` is the engines' KV block size: a request holds whole blocks.
+    """
+
+    def __init__(self, config: FootprintConfig, block_tokens: int = 16) -> None:
+        self.block_tokens = block_tokens
         self._config = config
+        self._lengths = OutputLengths(config.output_quantile, config.min_samples)
+
+    def observe(self, request: Request, output_tokens: int) -> None:
+        """A completed request's true output length."""
+        if self._config.learn_output:
+            self._lengths.observe(request, output_tokens)
 
     def footprint(self, request: Request) -> Footprint:
+        config = self._config
         prompt = max(0, request.prompt_tokens)
         tokens = prompt
-        if self._config.add_estimated_output_tokens:
+        if config.add_estimated_output_tokens:
             tokens += self._output_by_ratio(request, prompt)
+        kv_tokens = prompt + self._expected_output(request, prompt)
+        return Footprint(1, tokens, -(-kv_tokens // self.block_tokens) * self.block_tokens)
+
+    def _expected_output(self, request: Request, prompt: int) -> int:
+        limit = request.max_output_tokens
         expected = request.expected_output_tokens
-        output = self._output_by_ratio(request, prompt) if expected is None else max(0, expected)
-        return Footprint(1, tokens, prompt + output)
+        if expected is None and self._config.learn_output:
+            expected = self._lengths.expected(request)
+        if expected is not None:
+            return max(0, expected) if limit is None else max(0, min(expected, limit))
+        if limit is not None and self._config.unlearnt_output == "max-tokens":
+            cap = self._config.max_estimated_output_tokens
+            return max(0, limit) if cap is None else max(0, min(limit, cap))
+        return self._output_by_ratio(request, prompt)
 
     def _output_by_ratio(self, request: Request, prompt: int) -> int:
         if prompt <= 0:

@@ -72,7 +72,7 @@ class InflightLedger:
         entry = InflightRequest(request, endpoint, footprint, self._sequence, now)
         self._entries[request.id] = entry
         self._count(request.priority, footprint, 1)
-        _load(endpoint, footprint, 1)
+        _load(entry, 1)
         endpoint.last_dispatch_at = now
         return entry
 
@@ -81,9 +81,9 @@ class InflightLedger:
         if entry.revoked_at is not None:
             _load_revoked(entry.endpoint, entry.footprint, -1)
             _load_revoked(endpoint, entry.footprint, 1)
-        _load(entry.endpoint, entry.footprint, -1)
+        _load(entry, -1)
         entry.endpoint = endpoint
-        _load(endpoint, entry.footprint, 1)
+        _load(entry, 1)
 
     def mark_revoked(self, entry: InflightRequest, now: float) -> None:
         entry.revoked_at = now
@@ -97,7 +97,7 @@ class InflightLedger:
         if entry.revoked_at is not None:
             _load_revoked(entry.endpoint, entry.footprint, -1)
         self._count(entry.request.priority, entry.footprint, -1)
-        _load(entry.endpoint, entry.footprint, -1)
+        _load(entry, -1)
         return entry
 
     def _count(self, priority: int, footprint: Footprint, sign: int) -> None:
@@ -112,10 +112,16 @@ class InflightLedger:
             del self._by_priority[priority]
 
 
-def _load(endpoint: EndpointState, footprint: Footprint, sign: int) -> None:
+def _load(entry: InflightRequest, sign: int) -> None:
+    endpoint, footprint = entry.endpoint, entry.footprint
     endpoint.requests += sign * footprint.requests
     endpoint.tokens += sign * footprint.tokens
     endpoint.kv_tokens += sign * footprint.kv_tokens
+    endpoint.prompt_tokens += sign * entry.request.prompt_tokens
+    if endpoint.requests:
+        endpoint.dispatch_times += sign * entry.dispatched_at
+    else:
+        endpoint.dispatch_times = 0.0  # exact again, whatever rounding has left
 
 
 def _load_revoked(endpoint: EndpointState, footprint: Footprint, sign: int) -> None:

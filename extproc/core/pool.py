@@ -18,13 +18,15 @@ from extproc.core.types import Endpoint, EndpointId, EndpointSample, Request
 class EndpointState:
     """What is known of one endpoint now. Written by `Pool` and the in-flight ledger, read by policies.
 
-    `requests`, `tokens` and `kv_tokens` are booked by the ledger; `revoked_*` is the part of them held by
+    `requests`, `tokens`, `kv_tokens`, `prompt_tokens` and the sum of `dispatch_times` are booked by the
+    ledger; `revoked_*` is the part of them held by
     victims whose streams haven't ended yet; `leased_*` caps the capacity when replicas share the pool.
     `is_probing`: one request at a time finds out whether it works again.
     """
 
     __slots__ = (
         "__weakref__",
+        "dispatch_times",
         "endpoint",
         "is_healthy",
         "is_listed",
@@ -33,6 +35,7 @@ class EndpointState:
         "last_dispatch_at",
         "leased_kv_tokens",
         "leased_slots",
+        "prompt_tokens",
         "requests",
         "revoked_kv_tokens",
         "revoked_requests",
@@ -50,6 +53,8 @@ class EndpointState:
         self.requests = 0
         self.tokens = 0
         self.kv_tokens = 0
+        self.prompt_tokens = 0
+        self.dispatch_times = 0.0
         self.revoked_requests = 0
         self.revoked_tokens = 0
         self.revoked_kv_tokens = 0

@@ -14,8 +14,8 @@ def build_statistics(dispatcher: Dispatcher, books: Books, tally: Tally, now: fl
     revocations = dispatcher.revocations
     priorities = {*queues.active_priorities(), *tally.bands, *books.ledger.priorities()}
     return Statistics(
-        saturation=books.detector.saturation(books.pool.candidates(ANY_ENDPOINT), now),
-        resources=dict(books.detector.resources(now)),
+        saturation=books.policies.detector.saturation(books.pool.candidates(ANY_ENDPOINT), now),
+        resources=dict(books.policies.detector.resources(now)),
         queued_requests=queues.requests,
         queued_bytes=queues.bytes,
         inflight_requests=len(books.ledger),
@@ -23,6 +23,7 @@ def build_statistics(dispatcher: Dispatcher, books: Books, tally: Tally, now: fl
             _band(dispatcher, books, tally, priority, now) for priority in sorted(priorities, reverse=True)
         ),
         endpoints=tuple(_endpoint(books, state, now) for state in books.pool.states.values()),
+        stale_endpoints=books.policies.detector.stale_endpoints(now),
         revocations_outstanding=revocations.outstanding,
         revocations_confirmed=revocations.confirmed,
         revocations_timed_out=revocations.timed_out,
@@ -35,6 +36,7 @@ def _band(dispatcher: Dispatcher, books: Books, tally: Tally, priority: int, now
     band = dispatcher.queues.bands.get(priority)
     counts = tally.band(priority, now)
     inflight = books.ledger.of_priority(priority)
+    ceilings = books.policies.ceilings.ceiling(priority, now)
     return BandStatistics(
         priority=priority,
         queued_requests=0 if band is None else len(band),
@@ -44,7 +46,8 @@ def _band(dispatcher: Dispatcher, books: Books, tally: Tally, priority: int, now
         inflight_requests=inflight.requests,
         inflight_tokens=inflight.tokens,
         inflight_kv_tokens=inflight.kv_tokens,
-        ceiling=dispatcher.ceilings.ceiling(priority, now),
+        ceiling=ceilings.lowest,
+        ceilings=ceilings,
         is_gated=priority in dispatcher.gated,
         dispatches_per_s=counts.drain.per_second(now),
         outcomes=dict(counts.outcomes),
@@ -64,5 +67,5 @@ def _endpoint(books: Books, state: EndpointState, now: float) -> EndpointStatist
         inflight_kv_tokens=state.kv_tokens,
         revoked_requests=state.revoked_requests,
         revoked_kv_tokens=state.revoked_kv_tokens,
-        saturation=dict(books.detector.endpoint_resources(state, now)) if state.is_open else {},
+        saturation=dict(books.policies.detector.endpoint_resources(state, now)) if state.is_open else {},
     )

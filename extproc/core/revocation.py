@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from extproc.core.band import Band, QueuedRequest
 from extproc.core.books import Books
+from extproc.core.ceiling import Ceiling
 from extproc.core.eviction import DeficitSizingConfig, EvictionConfig
 from extproc.core.footprint import NO_FOOTPRINT
 from extproc.core.inflight import InflightRequest
@@ -28,6 +29,24 @@ T = TypeVar("T")
 _ENDPOINTS_TRIED = 16
 _MEASURED_GRACE_S = 2.3
 _ACCOUNTED_GRACE_S = 0.01
+
+
+@dataclass(slots=True)
+class BlockedHead:
+    """A request that is next in its band and was not let in. `is_usable` False: not on this endpoint."""
+
+    item: QueuedRequest
+    band: Band
+    candidates: Candidates
+    ceiling: Ceiling
+    is_usable: Callable[[EndpointState], bool]
+
+    @property
+    def priority(self) -> int:
+        return self.band.priority
+
+    def may_use(self, endpoint: EndpointState) -> bool:
+        return endpoint in self.candidates and self.is_usable(endpoint)
 
 
 @dataclass(slots=True)
@@ -63,24 +82,19 @@ class Revocations:
         sizing = self.config.sizing
         return self.config.enabled and sizing.type == "demand" and sizing.promise == "wait"
 
-    def relieve(
-        self,
-        item: QueuedRequest,
-        band: Band,
-        candidates: Candidates,
-        closed: Collection[EndpointState],
-        ceiling: float,
-        now: float,
-    ) -> Relief:
-        """What eviction can do for the blocked head `item` of `band` under its ceiling."""
-        if not self.config.enabled or ceiling <= 0:
+    def relieve(self, blocked: BlockedHead, now: float) -> Relief:
+        """What eviction can do for a blocked head."""
+        if not self.config.enabled or blocked.ceiling.lowest <= 0:
             return Relief()
         sizing = self.config.sizing
         if isinstance(sizing, DeficitSizingConfig):
-            return self._relieve_deficit(sizing, band, candidates, ceiling, now)
+            return self._relieve_deficit(sizing, blocked, now)
+        if not all(victim < blocked.priority for victim in self._priorities):
+            # A promise was made at the cost of this band or a higher one: it isn't ours to use.
+            return Relief()
         if sizing.promise == "wait":
-            return self._relieve_waiting(item, band, candidates, closed, ceiling, now)
-        return self._relieve_promised(item, candidates, closed, ceiling, now)
+            return self._relieve_waiting(blocked, now)
+        return self._relieve_promised(blocked, now)
 
     def victims_for_others(
         self, endpoint: EndpointState, priority: int, slots: int, kv_tokens: int
@@ -88,7 +102,7 @@ class Revocations:
         """The first victims on the endpoint that free so much for another replica, or all there are."""
         freed = NO_FOOTPRINT
         victims: list[InflightRequest] = []
-        for victim in self._books.victims.victims_on(endpoint, priority):
+        for victim in self._books.policies.victims.victims_on(endpoint, priority):
             if freed.requests >= slots and freed.kv_tokens >= kv_tokens:
                 break
             victims.append(victim)
@@ -135,31 +149,21 @@ class Revocations:
             break
         return min(times, default=None)
 
-    def _may_use_promises(self, priority: int) -> bool:
-        return all(victim < priority for victim in self._priorities)
-
-    def _relieve_promised(
-        self,
-        item: QueuedRequest,
-        candidates: Candidates,
-        closed: Collection[EndpointState],
-        ceiling: float,
-        now: float,
-    ) -> Relief:
-        if not self._may_use_promises(item.request.priority):
-            return Relief()
-        detector = self._books.detector
-        if self._outstanding and detector.admits(candidates, ceiling, NO_FOOTPRINT, now):
+    def _relieve_promised(self, blocked: BlockedHead, now: float) -> Relief:
+        detector = self._books.policies.detector
+        footprint, ceiling = blocked.item.footprint, blocked.ceiling
+        if self._outstanding and detector.admits(blocked.candidates, footprint, ceiling, NO_FOOTPRINT, now):
             for endpoint in self._endpoints:
-                is_usable = endpoint in candidates and endpoint not in closed
-                if is_usable and detector.fits(endpoint, item.footprint, ceiling, NO_FOOTPRINT, now):
+                if blocked.may_use(endpoint) and detector.fits(
+                    endpoint, footprint, ceiling, NO_FOOTPRINT, now
+                ):
                     return Relief(endpoint=endpoint)
         tried: set[EndpointState] = set()
-        for victim in self._books.victims.victims(item.request.priority):
+        for victim in self._books.policies.victims.victims(blocked.priority):
             endpoint = victim.endpoint
-            if endpoint in tried or endpoint not in candidates or endpoint in closed:
+            if endpoint in tried or not blocked.may_use(endpoint):
                 continue
-            victims = self._enough_on(endpoint, item, candidates, ceiling, now)
+            victims = self._enough_on(endpoint, blocked, now)
             if victims is not None:
                 return Relief(victims, endpoint)
             tried.add(endpoint)
@@ -168,80 +172,59 @@ class Revocations:
         return Relief()
 
     def _enough_on(
-        self,
-        endpoint: EndpointState,
-        item: QueuedRequest,
-        candidates: Candidates,
-        ceiling: float,
-        now: float,
+        self, endpoint: EndpointState, blocked: BlockedHead, now: float
     ) -> list[InflightRequest] | None:
         """The fewest first victims on one endpoint that let the request in; None if all don't."""
-        detector = self._books.detector
+        detector = self._books.policies.detector
         limit = self.config.sizing.max_revocations_per_decision
+        footprint, ceiling = blocked.item.footprint, blocked.ceiling
         freed = NO_FOOTPRINT
         victims: list[InflightRequest] = []
-        for victim in self._books.victims.victims_on(endpoint, item.request.priority):
+        for victim in self._books.policies.victims.victims_on(endpoint, blocked.priority):
             if limit is not None and len(victims) >= limit:
                 return None
             victims.append(victim)
             freed = freed.plus(victim.footprint)
-            if detector.admits(candidates, ceiling, freed, now) and detector.fits(
-                endpoint, item.footprint, ceiling, freed, now
-            ):
+            is_admitted = detector.admits(blocked.candidates, footprint, ceiling, freed, now)
+            if is_admitted and detector.fits(endpoint, footprint, ceiling, freed, now):
                 return victims
         return None
 
-    def _relieve_waiting(
-        self,
-        item: QueuedRequest,
-        band: Band,
-        candidates: Candidates,
-        closed: Collection[EndpointState],
-        ceiling: float,
-        now: float,
-    ) -> Relief:
-        """Victims until the last of the band's blocked requests would fit behind all the others."""
-        if not self._may_use_promises(item.request.priority):
-            return Relief()
+    def _relieve_waiting(self, blocked: BlockedHead, now: float) -> Relief:
+        """Victims until all that the band has queued would fit."""
         limit = self.config.sizing.max_revocations_per_decision
+        need = blocked.band.queued_footprint
         relief = Relief()
-        freed = item.footprint.minus(band.queued_footprint)
-        for victim in self._books.victims.victims(item.request.priority):
-            if self._books.detector.admits(candidates, ceiling, freed, now):
+        freed = NO_FOOTPRINT
+        for victim in self._books.policies.victims.victims(blocked.priority):
+            if self._books.policies.detector.holds_all(blocked.candidates, need, blocked.ceiling, freed, now):
                 break
             if limit is not None and len(relief.victims) >= limit:
                 break
-            if victim.endpoint in candidates and victim.endpoint not in closed:
+            if blocked.may_use(victim.endpoint):
                 relief.victims.append(victim)
                 freed = freed.plus(victim.footprint)
         return relief
 
-    def _relieve_deficit(
-        self,
-        sizing: DeficitSizingConfig,
-        band: Band,
-        candidates: Candidates,
-        ceiling: float,
-        now: float,
-    ) -> Relief:
+    def _relieve_deficit(self, sizing: DeficitSizingConfig, blocked: BlockedHead, now: float) -> Relief:
         if self._outstanding:
             return Relief()
         if now < self._cool_until:
             self._is_cooling_awaited = True
             return Relief()
         self._is_cooling_awaited = False
-        saturation = self._books.detector.saturation(candidates, now)
+        saturation = self._books.policies.detector.saturation(blocked.candidates, now)
         inflight = len(self._books.ledger)
         if saturation <= 0 or not inflight:
             return Relief()
         credit = saturation / inflight
-        wanted = max(1, math.ceil((saturation - ceiling) / credit - 1e-9))
+        wanted = max(1, math.ceil((saturation - blocked.ceiling.lowest) / credit - 1e-9))
         wanted = min(wanted, sizing.max_revocations_per_decision)
         relief = Relief()
-        for victim in self._books.victims.victims(band.priority):
+        for victim in self._books.policies.victims.victims(blocked.priority):
             if len(relief.victims) >= wanted:
                 break
-            if victim.endpoint in candidates:
+            if blocked.may_use(victim.endpoint):
                 relief.victims.append(victim)
         return relief
 
@@ -251,7 +234,7 @@ class Revocations:
             return 0.0
         if sizing.grace_s is not None:
             return sizing.grace_s
-        return _MEASURED_GRACE_S if self._books.detector.is_measured else _ACCOUNTED_GRACE_S
+        return _MEASURED_GRACE_S if self._books.policies.detector.is_measured else _ACCOUNTED_GRACE_S
 
 
 def _decrement(counts: Counter[T], key: T) -> None:

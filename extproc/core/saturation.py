@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from extproc.core.ceiling import Ceiling
 from extproc.core.footprint import Footprint
+from extproc.core.inflight import InflightRequest
 from extproc.core.pool import Candidates, EndpointState
-
-TOLERANCE = 1e-9
-"""Sums of floats within this of a ceiling have reached it."""
 
 
 class SaturationDetector(Protocol):
@@ -26,36 +25,65 @@ class SaturationDetector(Protocol):
     is_measured: bool
 
     def endpoint_changed(self, endpoint: EndpointState, now: float) -> None:
-        """An open endpoint appeared, or its load, capacity, lease or sample changed."""
+        """An open endpoint appeared, or its load, capacity or lease changed."""
+        ...
+
+    def endpoint_sampled(self, endpoint: EndpointState, now: float) -> None:
+        """The endpoint has a new sample; `endpoint_changed` follows."""
         ...
 
     def endpoint_closed(self, endpoint: EndpointState) -> None:
         """The endpoint is no longer open; unknown ones are ignored."""
         ...
 
+    def request_ended(self, entry: InflightRequest, output_tokens: int | None, now: float) -> None:
+        """A completed request's true output length, where it is known; `endpoint_changed` follows."""
+        ...
+
     def saturation(self, candidates: Candidates, now: float) -> float: ...
 
     def resources(self, now: float) -> Mapping[str, float]:
-        """Saturation of the pool by resource, for the gauges."""
+        """Saturation of the pool by resource: `requests` and `tokens`, as far as they are known."""
         ...
 
     def endpoint_resources(self, endpoint: EndpointState, now: float) -> Mapping[str, float]:
         """Saturation of one open endpoint by resource."""
         ...
 
-    def admits(self, candidates: Candidates, ceiling: float, promised: Footprint | None, now: float) -> bool:
-        """Whether the candidates together are below the ceiling."""
+    def capacity(self, now: float) -> Footprint | None:
+        """What all open endpoints hold together; None when the detector doesn't know capacities."""
+        ...
+
+    def stale_endpoints(self, now: float) -> int:
+        """Open endpoints whose measurements are missing or too old to be used."""
+        ...
+
+    def admits(
+        self,
+        candidates: Candidates,
+        footprint: Footprint,
+        ceiling: Ceiling,
+        promised: Footprint | None,
+        now: float,
+    ) -> bool:
+        """False: no candidate takes this request. True: ask `fits`."""
         ...
 
     def fits(
         self,
         endpoint: EndpointState,
         footprint: Footprint,
-        ceiling: float,
+        ceiling: Ceiling,
         promised: Footprint | None,
         now: float,
     ) -> bool:
-        """Whether this endpoint takes the request under the ceiling."""
+        """Whether this open endpoint takes the request under the ceiling."""
+        ...
+
+    def holds_all(
+        self, candidates: Candidates, need: Footprint, ceiling: Ceiling, freed: Footprint, now: float
+    ) -> bool:
+        """Whether all of `need` fits in the candidates together once promises and `freed` are kept."""
         ...
 
     def next_change(self, now: float) -> float | None:

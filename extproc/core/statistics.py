@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from extproc.core.ceiling import Ceiling
 from extproc.core.outcomes import EndReason, Outcome
 from extproc.core.types import EndpointId
 
@@ -22,6 +23,8 @@ class BandStatistics:
     inflight_tokens: int
     inflight_kv_tokens: int
     ceiling: float
+    """The lowest over the resources."""
+    ceilings: Ceiling
     is_gated: bool
     """Its head was not let in at the last decision."""
     dispatches_per_s: float
@@ -60,6 +63,8 @@ class Statistics:
     bands: tuple[BandStatistics, ...]
     """Highest priority first."""
     endpoints: tuple[EndpointStatistics, ...]
+    stale_endpoints: int
+    """Open endpoints whose measurements are missing or too old for the detector."""
     revocations_outstanding: int
     revocations_confirmed: int
     revocations_timed_out: int

@@ -15,7 +15,7 @@ def test_occupants_and_queues_are_told_by_priority_and_flow() -> None:
         detector=ConcurrencyDetectorConfig(max_concurrency=2), bands=(BandConfig(priority=5, max_requests=7),)
     )
     script = Script(config)
-    for priority, tokens in ((5, 100), (-1, 50)):
+    for priority, tokens in ((-1, 50), (5, 100)):
         script.arrive(priority, prompt_tokens=tokens)
     script.arrive(5, "a")
     script.advance(3)

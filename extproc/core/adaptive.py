@@ -1,0 +1,196 @@
+"""The adaptive-holdback ceiling: room for higher bands, sized to what they have lately had in flight.
+
+For a band, "higher" is all traffic above it. Per resource the reserve is headroom beyond what higher
+traffic has in flight now, at most `max_fraction` of the capacity, and none once higher traffic has been
+absent for `idle_after_s`:
+
+    slots:  max(0, q - now), q = time-weighted quantile of the higher in-flight count
+    KV:     (m + 2 sqrt(m)) x mean footprint, m = max(time-weighted mean count, now); only while the pool's
+            KV is fuller than its slots: there an eviction costs more than an idle place
+
+    ceiling = 1 - reserve / capacity
+
+Bursts that last a small part of the time don't raise the quantile, so they don't cost the batch its slots.
+The reserve shrinks by the passing of time alone; `next_change` makes sure that somebody looks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from extproc.core.ceiling import Ceiling, level
+from extproc.core.checks import FieldChecks
+from extproc.core.footprint import NO_FOOTPRINT, Footprint
+
+_LOOK_AGAIN_S = 0.25
+_MEAN_WEIGHT = 0.1
+_RESCALE_AT = 1e100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdaptiveHoldbackConfig:
+    """`slot_quantile` over `memory_s`; `max_fraction` bounds the reserve on every resource. `reserve_slots`
+    and `reserve_kv` switch the two reserves. `kv_margin` is the factor of sqrt(m)."""
+
+    type: Literal["adaptive-holdback"] = "adaptive-holdback"
+    slot_quantile: float = 0.9
+    memory_s: float = 30.0
+    kv_margin: float = 2.0
+    max_fraction: float = 0.25
+    idle_after_s: float = 60.0
+    reserve_slots: bool = True
+    reserve_kv: bool = True
+
+    def __post_init__(self) -> None:
+        checks = FieldChecks(self).fraction("slot_quantile").above("memory_s", 0, 3600)
+        checks.at_least("kv_margin", 0, 100).at_least("max_fraction", 0, 0.95)
+        checks.above("idle_after_s", 0, 86_400).finish()
+
+
+class CountHistory:
+    """Time-weighted quantile and mean of a count, with exponential forgetting.
+
+    Weights grow with time (e^(t / memory)) instead of decaying, so that an update touches one number.
+    """
+
+    def __init__(self, memory_s: float, now: float) -> None:
+        self._memory_s = memory_s
+        self._origin = now
+        self._updated_at = now
+        self._count = 0
+        self._weights: dict[int, float] = {0: 1.0}
+
+    def set(self, count: int, now: float) -> None:
+        self._account(now)
+        self._count = count
+
+    def quantile(self, fraction: float, now: float) -> int:
+        self._account(now)
+        threshold = fraction * sum(self._weights.values())
+        below = 0.0
+        for count in sorted(self._weights):
+            below += self._weights[count]
+            if below >= threshold:
+                return count
+        return self._count
+
+    def mean(self, now: float) -> float:
+        self._account(now)
+        total = sum(self._weights.values())
+        return sum(count * weight for count, weight in self._weights.items()) / total
+
+    def _account(self, now: float) -> None:
+        elapsed = now - self._updated_at
+        if elapsed <= 0:
+            return
+        if elapsed > 50 * self._memory_s:
+            self._weights, self._origin = {self._count: 1.0}, now
+        else:
+            scale = math.exp((self._updated_at - self._origin) / self._memory_s)
+            added = scale * math.expm1(elapsed / self._memory_s)
+            self._weights[self._count] = self._weights.get(self._count, 0.0) + added
+            if added > _RESCALE_AT or scale > _RESCALE_AT:
+                self._rescale(now)
+        self._updated_at = now
+
+    def _rescale(self, now: float) -> None:
+        factor = math.exp((now - self._origin) / self._memory_s)
+        kept = {count: weight / factor for count, weight in self._weights.items()}
+        self._weights = {count: weight for count, weight in kept.items() if weight > 1e-9}
+        self._origin = now
+
+
+class _Higher:
+    """What one band sees above it."""
+
+    def __init__(self, memory_s: float, now: float) -> None:
+        self.history = CountHistory(memory_s, now)
+        self.inflight = NO_FOOTPRINT
+        self.mean_kv_tokens = 0.0
+        self.seen_at = float("-inf")
+        self.ceiling = level(1.0)
+        self.valid_until = float("-inf")
+
+
+class AdaptiveHoldback:
+    """Learns from bookings; bands that never ask for a ceiling cost nothing."""
+
+    def __init__(
+        self,
+        config: AdaptiveHoldbackConfig,
+        capacity: Callable[[float], Footprint | None],
+        resources: Callable[[float], Mapping[str, float]],
+        inflight_above: Callable[[int], Footprint],
+    ) -> None:
+        self._config = config
+        self._capacity = capacity
+        self._resources = resources
+        self._inflight_above = inflight_above
+        self._bands: dict[int, _Higher] = {}
+
+    def booked(self, priority: int, footprint: Footprint, now: float) -> None:
+        """A request of this priority was dispatched."""
+        for band, higher in self._bands.items():
+            if band < priority:
+                self._update(higher, higher.inflight.plus(footprint), now)
+                old = higher.mean_kv_tokens
+                weight = _MEAN_WEIGHT if old else 1.0
+                higher.mean_kv_tokens = old + weight * (footprint.kv_tokens - old)
+
+    def released(self, priority: int, footprint: Footprint, now: float) -> None:
+        """It has ended."""
+        for band, higher in self._bands.items():
+            if band < priority:
+                self._update(higher, higher.inflight.minus(footprint), now)
+
+    def ceiling(self, priority: int, now: float) -> Ceiling:
+        higher = self._bands.get(priority)
+        if higher is None:
+            higher = self._bands[priority] = _Higher(self._config.memory_s, now)
+            inflight = self._inflight_above(priority)
+            if inflight.requests:
+                higher.mean_kv_tokens = inflight.kv_tokens / inflight.requests
+                self._update(higher, inflight, now)
+        if now >= higher.valid_until:
+            higher.ceiling = self._compute(higher, now)
+            higher.valid_until = now + _LOOK_AGAIN_S
+        return higher.ceiling
+
+    def next_change(self, now: float) -> float | None:
+        """While a reserve is kept, it is looked at again at short intervals."""
+        times = [h.valid_until for h in self._bands.values() if h.ceiling.lowest < 1]
+        return min(times, default=None)
+
+    def _update(self, higher: _Higher, inflight: Footprint, now: float) -> None:
+        higher.inflight = inflight
+        higher.history.set(inflight.requests, now)
+        higher.seen_at = now
+        higher.valid_until = now
+
+    def _compute(self, higher: _Higher, now: float) -> Ceiling:
+        capacity = self._capacity(now)
+        is_idle = not higher.inflight.requests and now - higher.seen_at >= self._config.idle_after_s
+        if capacity is None or is_idle:
+            return level(1.0)
+        config, count = self._config, higher.inflight.requests
+        slots = kv_tokens = 0.0
+        if config.reserve_slots:
+            slots = max(0, higher.history.quantile(config.slot_quantile, now) - count)
+        if config.reserve_kv and self._does_kv_bind(now):
+            mean = max(higher.history.mean(now), count)
+            kv_tokens = (mean + config.kv_margin * math.sqrt(mean)) * higher.mean_kv_tokens
+        return Ceiling(
+            1 - _bounded(slots, capacity.requests, config.max_fraction),
+            1 - _bounded(kv_tokens, capacity.kv_tokens, config.max_fraction),
+        )
+
+    def _does_kv_bind(self, now: float) -> bool:
+        resources = self._resources(now)
+        return resources.get("tokens", 0.0) > resources.get("requests", 0.0)
+
+
+def _bounded(reserve: float, capacity: float, max_fraction: float) -> float:
+    return min(reserve / capacity, max_fraction) if capacity > 0 else 0.0
