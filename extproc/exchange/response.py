@@ -45,7 +45,9 @@ class ResponseSide:
         """Answer the response headers; perhaps ask Envoy for this response's body."""
         status = event.headers.get(":status", "")
         self.status = int(status) if status.isascii() and status.isdigit() else 0
-        commands: list[ExchangeCommand] = [Notify(ResponseStarted(self._request_id, event.served_by))]
+        commands: list[ExchangeCommand] = [
+            Notify(ResponseStarted(self._request_id, event.served_by, self.status or None))
+        ]
         override: BodyMode | None = None
         if not event.is_end and self._is_readable(event):
             if self._mode is BodyMode.NONE and self._sampler.wants(now):

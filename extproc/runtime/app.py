@@ -13,12 +13,10 @@ import random
 import signal
 
 from extproc.clock import Clock, SystemClock
-from extproc.config.endpoints import StaticDiscovery
 from extproc.config.schema import Config
 from extproc.config.server import QueuedAtDrain
 from extproc.core.controller import FlowController
-from extproc.core.events import DrainStarted, EndpointAdded
-from extproc.core.types import Endpoint, EndpointId
+from extproc.core.events import DrainStarted
 from extproc.exchange.admission import Admitter
 from extproc.exchange.machine import Surroundings
 from extproc.exchange.observation import ObservationSampler
@@ -33,6 +31,8 @@ from extproc.runtime.grpc_health import HealthService
 from extproc.runtime.live import LiveFeed
 from extproc.runtime.logs import configure_logging
 from extproc.runtime.meters import Meters
+from extproc.runtime.pool_gauges import read_pool
+from extproc.runtime.pool_watch import PoolWatch
 from extproc.runtime.service import ProcessorService, bind, build_server
 from extproc.runtime.telemetry import Telemetry
 from extproc.tasks import TaskKeeper
@@ -76,7 +76,18 @@ class Application:
         self._server = build_server(config.server, config.requests.limits.max_body_bytes, handlers)
         self.feed = LiveFeed(lambda: take_snapshot(self.driver), self.clock)
         self._admin: AdminServer | None = None
+        scrape_errors = self.meters.counter("extproc_scrape_errors_total")
+        self.watch = PoolWatch(
+            config.endpoints,
+            clock=self.clock,
+            post=self.driver.post,
+            keeper=self.keeper,
+            rng=rng,
+            on_scrape_error=lambda address: scrape_errors.labels(address).inc(),
+        )
+        self.driver.endpoint_observer = self.watch
         self.meters.add_gauges(lambda: read_statistics(self.driver.statistics()))
+        self.meters.add_gauges(lambda: read_pool(self.watch))
         self.meters.add_gauges(lambda: read_process(self.service.open_streams, self.is_draining))
 
     async def start(self) -> None:
@@ -84,7 +95,7 @@ class Application:
         files.
         """
         server, config = self._server, self.config
-        self._add_endpoints()
+        self.watch.start()
         credentials = None
         if config.server.tls is not None:
             credentials = build_credentials(config.server.tls, self.clock)
@@ -133,6 +144,7 @@ class Application:
                 await self._server.stop(_STOP_GRACE_S if self.service.open_streams else 0)
         except TimeoutError:
             logger.warning("the gRPC server did not stop in time")
+        self.watch.close()
         self.driver.close()
         await self.keeper.close()
 
@@ -155,22 +167,6 @@ class Application:
         if name not in self._failures:
             self._failures.append(name)
         self.health.set_live(False)
-
-    def _add_endpoints(self) -> None:
-        for source in self.config.endpoints.discovery:
-            if not isinstance(source, StaticDiscovery):
-                continue
-            for entry in source.endpoints:
-                endpoint = Endpoint(
-                    id=EndpointId(f"{entry.name}|{entry.address}|{entry.start}"),
-                    name=entry.name,
-                    address=entry.address,
-                    labels=entry.labels,
-                    max_requests=entry.max_requests,
-                    max_tokens=entry.max_tokens,
-                    is_draining=entry.draining,
-                )
-                self.driver.post(EndpointAdded(endpoint))
 
     async def _wait_idle(self, timeout_s: float, *, at_least: bool = False) -> bool:
         """Wait for the last stream, or (`at_least`) the whole time; True when no stream is open."""

@@ -340,7 +340,7 @@ ENDPOINTS = (
         "endpoints",
         "endpoints",
         ("state",),
-        "Known endpoints: `ready`, `draining`, `unhealthy`.",
+        "Known endpoints: `ready`, `draining`, `probing`, `unhealthy`.",
         "discovery, health",
     ),
     _gauge(
@@ -377,6 +377,13 @@ ENDPOINTS = (
         ("endpoint",),
         "Age of the newest engine metrics.",
         "every scrape",
+    ),
+    _gauge(
+        "discovery_up",
+        "boolean",
+        ("source",),
+        "1 while a source of endpoints can be read; 0: its last good list is in force.",
+        "discovery",
     ),
     _counter(
         "scrape_errors",

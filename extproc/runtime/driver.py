@@ -27,7 +27,7 @@ from extproc.core.events import (
     TimerFired,
 )
 from extproc.core.statistics import Statistics
-from extproc.core.types import Request, RequestId
+from extproc.core.types import EndpointId, Request, RequestId
 from extproc.errors import InvariantError
 from extproc.runtime.bypass import UnqueuedRoutes
 from extproc.runtime.telemetry import Recorder
@@ -58,6 +58,16 @@ class Slot:
     is_revoked: bool = False
 
 
+class EndpointObserver(Protocol):
+    """Hears what endpoints are given and how they answer, for their health and their measurement."""
+
+    def note_dispatch(self, endpoint_id: EndpointId) -> None: ...
+
+    def note_response(self, endpoint_id: EndpointId, served_by: str | None, status: int) -> None:
+        """An answer began; `served_by` is the address that gave it, when Envoy said so."""
+        ...
+
+
 class Driver:
     """Joins the pure controller with the event loop. Call everything from the loop's thread."""
 
@@ -73,6 +83,7 @@ class Driver:
         self._last_id = 0
         self._is_closed = False
         self.unqueued = UnqueuedRoutes()
+        self.endpoint_observer: EndpointObserver | None = None
 
     @property
     def controller(self) -> FlowController:
@@ -140,8 +151,13 @@ class Driver:
         elif kind is ResponseStarted or kind is OutputObserved:
             assert isinstance(event, ResponseStarted | OutputObserved)
             slot = self._slots.get(event.request_id)
-            if slot is not None and kind is ResponseStarted:
+            if slot is not None and isinstance(event, ResponseStarted):
                 self._recorder.response_started(slot.request, now - slot.dispatched_at)
+                if self.endpoint_observer is not None and slot.dispatched is not None:
+                    endpoint_id = slot.dispatched.endpoint_id
+                    self.endpoint_observer.note_response(
+                        endpoint_id, event.endpoint_address, event.status or 0
+                    )
         else:
             self.unqueued.observe(event)
 
@@ -161,6 +177,8 @@ class Driver:
             self._recorder.decided(slot.request, command, now - slot.arrived_at)
             if isinstance(command, Dispatch):
                 slot.dispatched, slot.dispatched_at = command, now
+                if self.endpoint_observer is not None:
+                    self.endpoint_observer.note_dispatch(command.endpoint_id)
             else:
                 del self._slots[command.request_id]
         slot.sink.decided(command)

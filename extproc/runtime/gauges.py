@@ -4,7 +4,6 @@ unknown.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from extproc import __version__
@@ -32,9 +31,6 @@ def read_statistics(statistics: Statistics) -> Iterator[Reading]:
         yield Reading("extproc_reserve_ratio", (priority,), max(0.0, 1.0 - band.ceiling))
         yield Reading("extproc_drain_requests_per_second", (priority,), band.dispatches_per_s)
     yield Reading("extproc_flows", (), sum(band.queued_flows for band in statistics.bands))
-    states = Counter("ready" if endpoint.is_open else "unhealthy" for endpoint in statistics.endpoints)
-    for state in ("ready", "unhealthy"):
-        yield Reading("extproc_endpoints", (state,), states[state])
     for endpoint in statistics.endpoints:
         for resource, value in endpoint.saturation.items():
             yield Reading("extproc_endpoint_saturation_ratio", (endpoint.address, resource), value)

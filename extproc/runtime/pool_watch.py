@@ -27,7 +27,7 @@ from extproc.core.types import EndpointId
 from extproc.runtime.discovery.dns import DnsSource
 from extproc.runtime.discovery.files import FileSource
 from extproc.runtime.discovery.kubernetes import KubernetesSource
-from extproc.runtime.discovery.membership import Changes, Membership
+from extproc.runtime.discovery.membership import Changes, Membership, address_of
 from extproc.runtime.discovery.source import Source
 from extproc.runtime.discovery.static import StaticSource
 from extproc.runtime.health import Evidence, HealthChange, HealthState, HealthTracker
@@ -71,7 +71,7 @@ class PoolWatch:
         post: Callable[[Event], None],
         keeper: TaskKeeper,
         rng: random.Random,
-        on_scrape_error: Callable[[EndpointId], None] = lambda _endpoint_id: None,
+        on_scrape_error: Callable[[str], None] = lambda _address: None,
     ) -> None:
         self._clock = clock
         self._post = post
@@ -92,7 +92,10 @@ class PoolWatch:
     def start(self) -> None:
         """Static lists are in force when this returns; the other sources publish as they learn."""
         for number, source in enumerate(self._sources):
-            self._keeper.spawn(self._follow(number, source), name=f"discovery {source.name}")
+            if isinstance(source, StaticSource):
+                self._apply(self._membership.replace(number, source.entries()))
+            else:
+                self._keeper.spawn(self._follow(number, source), name=f"discovery {source.name}")
 
     def close(self) -> None:
         """Stop scraping; the sources' tasks end with the keeper."""
@@ -129,7 +132,7 @@ class PoolWatch:
 
     def on_scrape_failed(self, endpoint_id: EndpointId, reason: str, *, is_unreachable: bool) -> None:
         """Only a port that can't be connected to counts against an endpoint: a slow page is no failure."""
-        self._on_scrape_error(endpoint_id)
+        self._on_scrape_error(address_of(endpoint_id))
         if is_unreachable and endpoint_id not in self._metrics_elsewhere:
             self._apply_health(self._health.fail(endpoint_id, Evidence.UNREACHABLE, self._clock.now()))
 

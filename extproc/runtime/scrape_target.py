@@ -54,9 +54,10 @@ class ScrapeObserver(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeStatus:
-    """How one endpoint answers: `age_s` since the last good sample was asked for (None: never)."""
+    """How one endpoint answers: the last good sample and its age (None: there was none)."""
 
     age_s: float | None
+    sample: EndpointSample | None
     interval_s: float
     failures_in_a_row: int
     failures: int
@@ -109,7 +110,7 @@ class ScrapeTarget:
         self._body_bytes = 0
         self._models: ModelList | None = None
         self._models_due_at = 0.0
-        self._sampled_at: float | None = None
+        self._sample: EndpointSample | None = None
         self._previous: EngineMetrics | None = None
         self._failures = 0
         self._failures_in_a_row = 0
@@ -131,7 +132,8 @@ class ScrapeTarget:
     def status(self) -> ScrapeStatus:
         now = self._setting.clock.now()
         return ScrapeStatus(
-            age_s=None if self._sampled_at is None else now - self._sampled_at,
+            age_s=None if self._sample is None else now - self._sample.sampled_at,
+            sample=self._sample,
             interval_s=self._interval_s,
             failures_in_a_row=self._failures_in_a_row,
             failures=self._failures,
@@ -309,9 +311,8 @@ class ScrapeTarget:
             if self._phase is _Phase.CLOSED:
                 return  # it was replaced by an endpoint of its own
         self._previous = metrics
-        self._sampled_at = self._started_at
         models = self._models
-        sample = EndpointSample(
+        self._sample = sample = EndpointSample(
             endpoint_id=self._id,
             sampled_at=self._started_at,
             running_requests=metrics.running_requests,

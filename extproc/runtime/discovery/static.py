@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from extproc.config.endpoints import StaticDiscovery
+from collections.abc import Sequence
+
+from extproc.config.endpoints import EndpointEntry, StaticDiscovery
 from extproc.runtime.discovery.source import Publish, SourceHealth
 
 
 class StaticSource:
-    """Publishes its list once."""
+    """A list that never changes."""
 
     def __init__(self, config: StaticDiscovery) -> None:
         self.name = "static list"
@@ -16,5 +18,9 @@ class StaticSource:
 
     async def run(self, publish: Publish) -> None:
         """See `Source`."""
+        publish(self.entries())
+
+    def entries(self) -> Sequence[EndpointEntry]:
+        """The list."""
         self.health.succeed()
-        publish(self._config.endpoints)
+        return self._config.endpoints

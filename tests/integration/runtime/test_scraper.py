@@ -7,7 +7,7 @@ import logging
 import random
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,43 +19,10 @@ from extproc.core.events import EndpointSampled
 from extproc.core.types import EndpointId, EndpointSample
 from extproc.runtime.scraper import Scraper
 from extproc.tasks import TaskKeeper
+from tests.support.engines import Handler, ModelServer, answer, metrics_page, served
 
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 GOOD = EndpointId("good")
 BAD = EndpointId("bad")
-
-
-def page(running: int = 1, start: float = 100.0, tokens: int = 5) -> bytes:
-    text = (
-        f"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {start}\n"
-        f'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{{engine="0"}} {running}\n'
-        f'vllm:prompt_tokens_total{{engine="0"}} {tokens}\n'
-    )
-    return text.encode()
-
-
-def answer(body: bytes, status: str = "200 OK") -> bytes:
-    return f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
-
-
-class ModelServer:
-    """Answers properly, counting connections and the most requests that were open at once."""
-
-    def __init__(self) -> None:
-        self.body = page()
-        self.models = b'{"data":[{"id":"base","max_model_len":4096},{"id":"sql","parent":"base"}]}'
-        self.connections = 0
-        self.requests: list[bytes] = []
-        self.delay_s = 0.0
-
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        while head := await reader.readuntil(b"\r\n\r\n"):
-            self.requests.append(head)
-            await asyncio.sleep(self.delay_s)
-            body = self.models if b"/v1/models" in head else self.body
-            writer.write(answer(body))
-            await writer.drain()
 
 
 def saying(*pieces: bytes, close: bool = True) -> Handler:
@@ -75,7 +42,7 @@ def saying(*pieces: bytes, close: bool = True) -> Handler:
 async def endless_page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """100 MB of well-formed series that nobody wants."""
     await reader.readuntil(b"\r\n\r\n")
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n" + page())
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n" + metrics_page())
     for _ in range(10_000):
         writer.write(b'other_total{x="y"} 1\n' * 500)
         await writer.drain()
@@ -135,32 +102,6 @@ async def scraping(watch: Watch, **settings: object) -> AsyncIterator[Scraper]:
     assert problems == []
 
 
-@asynccontextmanager
-async def served(handler: Handler, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[str]:
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def run(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        try:
-            await handler(reader, writer)
-        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
-            pass
-        finally:
-            tasks.discard(task)
-            writer.close()
-
-    server = await asyncio.start_server(run, "127.0.0.1", port, ssl=tls)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def test_samples_come_over_one_kept_connection_with_the_model_list() -> None:
     watch, server = Watch(), ModelServer()
     async with served(server) as address, scraping(watch) as scraper:
@@ -177,7 +118,10 @@ async def test_samples_come_over_one_kept_connection_with_the_model_list() -> No
     ("handler", "expected"),
     [
         (saying(b"\x16\x03\x01\x02\x00garbage"), "not HTTP"),
-        (saying(b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n" + page()), "closed the connection"),
+        (
+            saying(b"HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\n" + metrics_page()),
+            "closed the connection",
+        ),
         (saying(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab"), "closed the connection"),
         (saying(answer(b"no such page", "404 Not Found")), "HTTP status 404"),
         (saying(answer(b"<html>hello</html>")), "none of the expected series"),
@@ -251,7 +195,7 @@ async def test_a_kept_connection_that_the_server_closed_is_no_failure() -> None:
         nonlocal seen
         seen += 1
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer(page()))
+        writer.write(answer(metrics_page()))
         await reader.readuntil(b"\r\n\r\n")  # the next request is answered by closing
 
     async with served(one_answer_each) as address, scraping(watch, models_interval_s=0) as scraper:
@@ -263,7 +207,7 @@ async def test_a_kept_connection_that_the_server_closed_is_no_failure() -> None:
 
 async def test_idle_is_watched_slowly_until_a_dispatch() -> None:
     watch, server = Watch(), ModelServer()
-    server.body = page(running=0)
+    server.body = metrics_page(running=0)
     async with (
         served(server) as address,
         scraping(watch, max_interval_s=3600.0, busy_interval_s=0.03) as scraper,
@@ -277,11 +221,11 @@ async def test_idle_is_watched_slowly_until_a_dispatch() -> None:
         status = scraper.status(GOOD)
         assert status is not None
         assert status.interval_s == 0.03
-        server.body = page(running=3)
+        server.body = metrics_page(running=3)
         await watch.until(lambda: watch.samples[-1].running_requests == 3)
 
 
-@pytest.mark.parametrize("later", [page(start=200.0, tokens=9), page(start=0.0, tokens=1)])
+@pytest.mark.parametrize("later", [metrics_page(start=200.0, tokens=9), metrics_page(start=0.0, tokens=1)])
 async def test_a_restarted_server_is_told_from_the_old_one(later: bytes) -> None:
     watch, server = Watch(), ModelServer()
     if b"_seconds 0.0" in later:  # without a start time, the counters tell

@@ -19,7 +19,7 @@ OWN_SETS = {
     "header",
     "task",
 }
-BOUNDED = {"priority", "endpoint", "model", "fairness_id", "status_class", "version"}
+BOUNDED = {"source", "priority", "endpoint", "model", "fairness_id", "status_class", "version"}
 
 
 def test_names_are_unique_prefixed_and_in_base_units() -> None:
