@@ -37,6 +37,6 @@ def command(file: Path) -> None:
     for problem in risks(config):
         logger.warning("%s: %s", file, problem)
     try:
-        uvloop.run(serve(config))
+        uvloop.run(serve(config, file))
     except OSError as error:
         raise ExtprocError(str(error)) from error

@@ -60,6 +60,7 @@ class FlowController:
         self._builder = PolicyBuilder(self._pool, ledger, self._demand, rng)
         self._books = Books(self._pool, ledger, self._builder.build(config))
         self._queues = RequestQueues(config.band_config, config.max_requests, config.max_bytes)
+        self._create_bands(config)
         self._refusals = Refusals(self._queues, self._demand, self._tally)
         self._revocations = Revocations(config.eviction, self._books)
         self._dispatcher = Dispatcher(self._queues, self._books, self._revocations, self._tally)
@@ -88,9 +89,19 @@ class FlowController:
             times.append(policies.pacing.next_change(self._now))
         return min((time for time in times if time is not None), default=None)
 
+    def _create_bands(self, config: FlowControlConfig) -> None:
+        """Declared bands are there, and told of, before their first request."""
+        for priority in config.declared_priorities:
+            self._queues.band(priority)
+
     def statistics(self) -> Statistics:
         """The state now and the counts since the start; costs a walk over bands and endpoints."""
         return build_statistics(self._dispatcher, self._books, self._tally, self._now)
+
+    def expected_output_tokens(self, request_id: RequestId) -> int | None:
+        """What a request in flight is expected to generate in all; None when it isn't in flight."""
+        entry = self._books.ledger.get(request_id)
+        return None if entry is None else max(0, entry.footprint.kv_tokens - entry.request.prompt_tokens)
 
     def inspect(self, now: float) -> Inspection:
         """Flows, ages and who occupies which endpoint; costs a walk over the bookings."""
@@ -102,6 +113,7 @@ class FlowController:
         policies = self._builder.rebuild(config, self._config, self._books.policies)
         self._config = config
         self._queues.reconfigure(config.band_config, config.max_requests, config.max_bytes)
+        self._create_bands(config)
         self._books.install(policies, now)
         self._revocations.config = config.eviction
         commands: list[Command] = []

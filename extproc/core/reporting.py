@@ -12,7 +12,7 @@ from extproc.core.tally import Tally
 def build_statistics(dispatcher: Dispatcher, books: Books, tally: Tally, now: float) -> Statistics:
     queues = dispatcher.queues
     revocations = dispatcher.revocations
-    priorities = {*queues.active_priorities(), *tally.bands, *books.ledger.priorities()}
+    priorities = {*queues.bands, *tally.bands, *books.ledger.priorities()}
     return Statistics(
         saturation=books.policies.detector.saturation(books.pool.candidates(ANY_ENDPOINT), now),
         resources=dict(books.policies.detector.resources(now)),

@@ -3,72 +3,73 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
+from extproc.core.inspection import Inspection
 from extproc.errors import ConfigError, Problem
 from extproc.runtime.admin import JsonObject
-from extproc.runtime.driver import Driver
 from extproc.runtime.live import LiveFeed
 from extproc.runtime.meters import Meters
-from extproc.runtime.redaction import redact_settings
+from extproc.runtime.redaction import redact_id, redact_settings
+from extproc.runtime.reload import Reloader
+
+Reasons = Callable[[], list[str]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationView:
-    """Implements `AdminSource`; the reasons are asked for at each request."""
+    """Implements `AdminSource`; everything is asked for at each request. `reloader` None: no file to read."""
 
-    def __init__(
-        self,
-        config: object,
-        meters: Meters,
-        driver: Driver,
-        feed: LiveFeed,
-        *,
-        not_ready: Callable[[], list[str]],
-        not_live: Callable[[], list[str]],
-    ) -> None:
-        self._config = config
-        self._meters = meters
-        self._driver = driver
-        self._feed = feed
-        self._not_ready = not_ready
-        self._not_live = not_live
+    config: Callable[[], object]
+    meters: Meters
+    feed: LiveFeed
+    inspect: Callable[[], Inspection]
+    not_ready: Reasons
+    not_live: Reasons
+    reloader: Reloader | None
 
     def not_ready_reasons(self) -> list[str]:
-        return self._not_ready()
+        return self.not_ready()
 
     def not_live_reasons(self) -> list[str]:
-        return self._not_live()
+        return self.not_live()
 
     def expose_metrics(self) -> bytes:
-        return self._meters.expose()
+        return self.meters.expose()
 
     def config_in_force(self) -> JsonObject:
-        shown = redact_settings(plain(self._config))
+        shown = redact_settings(plain(self.config()))
         assert isinstance(shown, dict)
         return shown
 
     def debug_state(self) -> JsonObject:
-        return take_snapshot(self._driver)
+        """The newest state, with the queued requests of each flow; long ids are shortened."""
+        self.feed.take_now()
+        return {**self.feed.history()[-1], "flows": _flows(self.inspect())}
 
     def explain(self, request: JsonObject) -> JsonObject:
         raise ConfigError([Problem("", "explaining a request is not available")])
 
     def history(self) -> list[JsonObject]:
-        return self._feed.history()
+        return self.feed.history()
 
     def snapshots(self) -> AsyncIterator[JsonObject]:
-        return self._feed.snapshots()
+        return self.feed.snapshots()
 
     async def reload(self) -> JsonObject:
-        raise ConfigError([Problem("", "reloading is not available")])
+        if self.reloader is None:
+            raise ConfigError([Problem("", "there is no configuration file to read again")])
+        return dataclasses.asdict(self.reloader.reload())
 
 
-def take_snapshot(driver: Driver) -> JsonObject:
-    """The controller's statistics as plain data."""
-    snapshot = plain(driver.statistics())
-    assert isinstance(snapshot, dict)
-    return snapshot
+def _flows(inspection: Inspection) -> list[JsonObject]:
+    return [
+        {"priority": band.priority, "fairness_id": redact_id(flow), "queued": count}
+        for band in inspection.bands
+        for flow, count in band.flows.items()
+    ]
 
 
 def plain(value: object) -> object:
@@ -77,7 +78,7 @@ def plain(value: object) -> object:
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {str(plain(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]

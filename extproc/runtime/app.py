@@ -11,6 +11,7 @@ import gc
 import logging
 import random
 import signal
+from pathlib import Path
 
 from extproc.clock import Clock, SystemClock
 from extproc.config.schema import Config
@@ -22,18 +23,21 @@ from extproc.exchange.machine import Surroundings
 from extproc.exchange.observation import ObservationSampler
 from extproc.exchange.settings import ExchangeConfig
 from extproc.exchange.tokens import TokenEstimator
-from extproc.runtime.admin import AdminServer
-from extproc.runtime.admin_source import ApplicationView, take_snapshot
+from extproc.runtime.admin import AdminServer, JsonObject
+from extproc.runtime.admin_source import ApplicationView
 from extproc.runtime.credentials import build_credentials
 from extproc.runtime.driver import Driver
-from extproc.runtime.gauges import read_process, read_statistics
+from extproc.runtime.gauges import PriorityLabels, StateReader, read_process
 from extproc.runtime.grpc_health import HealthService
 from extproc.runtime.live import LiveFeed
 from extproc.runtime.logs import configure_logging
+from extproc.runtime.loop_lag import measure_lag
 from extproc.runtime.meters import Meters
 from extproc.runtime.pool_gauges import read_pool
 from extproc.runtime.pool_watch import PoolWatch
+from extproc.runtime.reload import Reloader
 from extproc.runtime.service import ProcessorService, bind, build_server
+from extproc.runtime.snapshot import ProcessFacts, build_snapshot
 from extproc.runtime.telemetry import Telemetry
 from extproc.tasks import TaskKeeper
 
@@ -48,13 +52,20 @@ class Application:
     """One running external processor. `start`, then `stop`; `drain` in between for a graceful end."""
 
     def __init__(
-        self, config: Config, *, clock: Clock | None = None, rng: random.Random | None = None
+        self,
+        config: Config,
+        *,
+        file: Path | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
     ) -> None:
-        rng = rng or random.Random()
+        self._rng = rng = rng or random.Random()
         self.config = config
         self.clock = clock or SystemClock()
         self.meters = Meters()
-        self.telemetry = Telemetry(self.meters)
+        priorities = PriorityLabels(config.flow_control.declared_priorities)
+        self.telemetry = Telemetry(self.meters, priorities)
+        self.telemetry.create_series({0, *config.flow_control.declared_priorities})
         self.driver = Driver(FlowController(config.flow_control, rng), self.clock, self.telemetry)
         self.health = HealthService()
         self.keeper = TaskKeeper(self._task_failed)
@@ -63,8 +74,9 @@ class Application:
         self.admin_port = 0
         self._failures: list[str] = []
         self._idle = asyncio.Event()
+        self._surroundings = build_surroundings(config.requests, rng)
         self.service = ProcessorService(
-            build_surroundings(config.requests, rng),
+            self._surroundings,
             self.driver,
             self.clock,
             self.telemetry,
@@ -74,21 +86,33 @@ class Application:
         self.service.on_idle = self._idle.set
         handlers = [self.service.handler(), self.health.handler()]
         self._server = build_server(config.server, config.requests.limits.max_body_bytes, handlers)
-        self.feed = LiveFeed(lambda: take_snapshot(self.driver), self.clock)
+        self.feed = LiveFeed(self._take_snapshot, self.clock)
         self._admin: AdminServer | None = None
-        scrape_errors = self.meters.counter("extproc_scrape_errors_total")
         self.watch = PoolWatch(
             config.endpoints,
             clock=self.clock,
             post=self.driver.post,
             keeper=self.keeper,
             rng=rng,
-            on_scrape_error=lambda address: scrape_errors.labels(address).inc(),
+            on_scrape_error=self.telemetry.scrape_failed,
         )
         self.driver.endpoint_observer = self.watch
-        self.meters.add_gauges(lambda: read_statistics(self.driver.statistics()))
-        self.meters.add_gauges(lambda: read_pool(self.watch))
-        self.meters.add_gauges(lambda: read_process(self.service.open_streams, self.is_draining))
+        self.meters.add_source(lambda: read_pool(self.watch))
+        self._reloader: Reloader | None = None
+        if file is not None:
+            self._reloader = Reloader(
+                file, config, apply=self._apply, count=self.telemetry.config_reloaded, clock=self.clock
+            )
+        state = StateReader(priorities)
+        self.meters.add_source(lambda: state.read(self.driver.statistics(), self.driver.inspect()))
+        self.meters.add_source(
+            lambda: read_process(self.service.open_streams, self.is_draining, self.config_generation)
+        )
+
+    @property
+    def config_generation(self) -> int:
+        """Counts configurations that were in force, from 1."""
+        return 1 if self._reloader is None else self._reloader.generation
 
     async def start(self) -> None:
         """Listen and become ready. Raises OSError for a port that is taken, ConfigError for unusable
@@ -104,16 +128,21 @@ class Application:
         logger.info("ext_proc port: %s:%d", config.server.host, self.port)
         if config.admin.enabled:
             view = ApplicationView(
-                config,
-                self.meters,
-                self.driver,
-                self.feed,
+                config=lambda: self.config,
+                meters=self.meters,
+                feed=self.feed,
+                inspect=self.driver.inspect,
                 not_ready=self.not_ready_reasons,
                 not_live=self.not_live_reasons,
+                reloader=self._reloader,
             )
             self._admin = AdminServer(config.admin, view)
             self.admin_port = await self._admin.start()
             self.keeper.spawn(self.feed.run(), name="live-feed")
+        if self._reloader is not None:
+            self.keeper.spawn(self._reloader.watch(), name="watch-config")
+        lag = self.meters.histogram("extproc_event_loop_lag_seconds")
+        self.keeper.spawn(measure_lag(self.clock, lag.observe), name="measure-lag")
         gc.collect()
         gc.freeze()
         gc.set_threshold(_COLLECT_EVERY, 20, 50)
@@ -147,6 +176,34 @@ class Application:
         self.watch.close()
         self.driver.close()
         await self.keeper.close()
+
+    def reload(self) -> None:
+        """Read the configuration file again; a bad one is logged and leaves everything as it is."""
+        if self._reloader is not None:
+            self._reloader.reload_quietly()
+
+    def _apply(self, new: Config, old: Config) -> None:
+        """Put the sections that may change while running into effect. Requests keep their places."""
+        if new.requests != old.requests:
+            self._surroundings = build_surroundings(new.requests, self._rng, self._surroundings)
+            self.service.replace_surroundings(self._surroundings)
+        if new.logs != old.logs:
+            configure_logging(new.logs)
+        if new.flow_control != old.flow_control:
+            self.driver.reconfigure(new.flow_control)
+            self.telemetry.create_series(new.flow_control.declared_priorities)
+        self.config = new
+
+    def _take_snapshot(self) -> JsonObject:
+        facts = ProcessFacts(
+            wall_time=self.clock.wall_time(),
+            now=self.clock.now(),
+            mode=self.config.flow_control.mode,
+            config_generation=self.config_generation,
+            is_draining=self.is_draining,
+        )
+        statistics, inspection = self.driver.statistics(), self.driver.inspect()
+        return build_snapshot(facts, statistics, inspection, self.telemetry.recent_ttft)
 
     def not_ready_reasons(self) -> list[str]:
         """Why no new traffic should come; empty when ready."""
@@ -184,9 +241,12 @@ class Application:
         return not self.service.open_streams
 
 
-def build_surroundings(config: ExchangeConfig, rng: random.Random) -> Surroundings:
-    """What all streams share."""
-    estimator = TokenEstimator(config.tokens)
+def build_surroundings(
+    config: ExchangeConfig, rng: random.Random, before: Surroundings | None = None
+) -> Surroundings:
+    """What all streams share; what was learnt before of token counts is kept where its settings are."""
+    is_same = before is not None and before.config.tokens == config.tokens
+    estimator = before.estimator if before is not None and is_same else TokenEstimator(config.tokens)
     return Surroundings(
         config=config,
         estimator=estimator,
@@ -195,12 +255,12 @@ def build_surroundings(config: ExchangeConfig, rng: random.Random) -> Surroundin
     )
 
 
-async def serve(config: Config) -> None:
+async def serve(config: Config, file: Path | None = None) -> None:
     """Run until SIGTERM or SIGINT, then drain; a second signal ends at once. Raises as
-    `Application.start`.
+    `Application.start`. With `file`, a change of it or SIGHUP reloads the configuration.
     """
     configure_logging(config.logs)
-    application = Application(config)
+    application = Application(config, file=file)
     stopping, hurrying = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -209,6 +269,7 @@ async def serve(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, application.reload)
     try:
         await application.start()
         await stopping.wait()

@@ -32,6 +32,8 @@ class Metric:
     help: str
     moves: str
     buckets: tuple[float, ...] = ()
+    is_read: bool = False
+    """Taken from its owner at each scrape, as gauges always are, instead of being counted here."""
 
 
 WAIT_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -44,12 +46,14 @@ BYTE_BUCKETS = (256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 1677721
 RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 4, 10)
 
 
-def _counter(name: str, unit: str, labels: tuple[str, ...], help_text: str, moves: str) -> Metric:
-    return Metric(f"extproc_{name}_total", Kind.COUNTER, unit, labels, help_text, moves)
+def _counter(
+    name: str, unit: str, labels: tuple[str, ...], help_text: str, moves: str, *, is_read: bool = False
+) -> Metric:
+    return Metric(f"extproc_{name}_total", Kind.COUNTER, unit, labels, help_text, moves, is_read=is_read)
 
 
 def _gauge(name: str, unit: str, labels: tuple[str, ...], help_text: str, moves: str) -> Metric:
-    return Metric(f"extproc_{name}", Kind.GAUGE, unit, labels, help_text, moves)
+    return Metric(f"extproc_{name}", Kind.GAUGE, unit, labels, help_text, moves, is_read=True)
 
 
 def _histogram(
@@ -270,21 +274,22 @@ CAPACITY = (
         "resource_saturation_ratio",
         "ratio",
         ("resource",),
-        "Pool usage over capacity by resource (`slots`, `kv`).",
+        "Pool usage over capacity, by the resources that the detector knows (`requests`, `tokens`, "
+        "`slots`, `kv`, `queue`).",
         "every scrape",
     ),
     _gauge(
         "ceiling_ratio",
         "ratio",
         ("priority",),
-        "Saturation at which a band stops dispatching.",
+        "Saturation at which a band stops dispatching; the lowest over the resources.",
         "configuration, and online with adaptive holdback",
     ),
     _gauge(
         "reserve_ratio",
         "ratio",
-        ("priority",),
-        "Share of the pool held back from a band: 1 - its ceiling.",
+        ("priority", "resource"),
+        "Share of a resource (`requests`, `tokens`) held back from a band: 1 - its ceiling.",
         "as the ceiling",
     ),
     _gauge(
@@ -305,12 +310,19 @@ CAPACITY = (
         "promised_requests",
         "requests",
         (),
-        "Revoked requests whose end is awaited: places promised to their successors.",
-        "revocation, its confirmation",
+        "Requests in flight on the promise of capacity whose victims have not ended yet.",
+        "an eviction dispatches its successor, the victim ends",
     ),
 )
 
 EVICTION = (
+    _gauge(
+        "revocations_outstanding",
+        "requests",
+        (),
+        "Revocations whose victims' streams have not ended yet.",
+        "revocation, its confirmation",
+    ),
     _counter(
         "revocations_issued",
         "requests",
@@ -324,6 +336,7 @@ EVICTION = (
         ("outcome",),
         "Revocations by what became of them.",
         "the victim's stream ends (`confirmed`) or 10 s pass without it (`timed-out`)",
+        is_read=True,
     ),
     _histogram(
         "revocation_confirmation_seconds",
@@ -372,6 +385,13 @@ ENDPOINTS = (
         "engine scrape",
     ),
     _gauge(
+        "stale_endpoints",
+        "endpoints",
+        (),
+        "Open endpoints whose metrics are missing or too old for the detector.",
+        "every scrape",
+    ),
+    _gauge(
         "endpoint_sample_age_seconds",
         "seconds",
         ("endpoint",),
@@ -400,8 +420,18 @@ PROCESS = (
         "streams",
         "streams",
         ("end",),
-        "Ended ext_proc streams: `complete`, `client-gone`, `proxy-gave-up`, `protocol-error`, `internal`.",
-        "a stream ends; `proxy-gave-up` means that Envoy cancelled before our answer (its own timeout)",
+        "Ended ext_proc streams: `complete`, `client-gone`, `left-in-queue`, `protocol-error`, `internal`, "
+        "`refused`.",
+        "a stream ends; `left-in-queue` means that it was cancelled before our answer, by a client that left "
+        "or by Envoy's message_timeout (its own stat `ext_proc.message_timeouts` tells which)",
+    ),
+    _counter(
+        "ignored_events",
+        "events",
+        (),
+        "Events that named an unknown or already ended request or endpoint.",
+        "an event comes late or twice",
+        is_read=True,
     ),
     _histogram(
         "decision_seconds",
@@ -439,8 +469,9 @@ PROCESS = (
         "observe_only",
         "requests",
         ("priority", "action"),
-        "What would have been done in observe-only mode: `would-hold`, `would-reject`, `would-evict`.",
+        "Observe-only mode: `would-hold` counts arrivals that would have waited.",
         "a decision is not enforced because of `mode: observe`",
+        is_read=True,
     ),
     _gauge("build_info", "", ("version",), "Always 1; carries the version.", "start"),
 )

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from extproc.clock import Clock
 from extproc.core.commands import Command, Dispatch, Revoke
+from extproc.core.config import FlowControlConfig
 from extproc.core.controller import FlowController
 from extproc.core.events import (
     Event,
@@ -26,6 +27,7 @@ from extproc.core.events import (
     ResponseStarted,
     TimerFired,
 )
+from extproc.core.inspection import Inspection
 from extproc.core.statistics import Statistics
 from extproc.core.types import EndpointId, Request, RequestId
 from extproc.errors import InvariantError
@@ -118,6 +120,16 @@ class Driver:
     def statistics(self) -> Statistics:
         return self._controller.statistics()
 
+    def inspect(self) -> Inspection:
+        return self._controller.inspect(self._clock.now())
+
+    def reconfigure(self, config: FlowControlConfig) -> None:
+        """New limits and policies over the same queues; what they make possible happens at once."""
+        now = self._clock.now()
+        for command in self._controller.reconfigure(config, now):
+            self._perform(command, now)
+        self._set_timer()
+
     def __len__(self) -> int:
         """Requests that are queued or in flight."""
         return len(self._slots)
@@ -147,7 +159,8 @@ class Driver:
             assert isinstance(event, RequestFinished | RequestCancelled)
             slot = self._slots.pop(event.request_id, None)
             if slot is not None:
-                self._recorder.ended(slot.request, slot.arrived_at, slot.dispatched_at, event, now)
+                expected = self._controller.expected_output_tokens(event.request_id)
+                self._recorder.ended(slot.request, slot.arrived_at, slot.dispatched_at, event, expected, now)
         elif kind is ResponseStarted or kind is OutputObserved:
             assert isinstance(event, ResponseStarted | OutputObserved)
             slot = self._slots.get(event.request_id)
@@ -170,7 +183,7 @@ class Driver:
             if slot.is_revoked:
                 raise InvariantError(f"request {command.request_id} was revoked twice")
             slot.is_revoked = True
-            self._recorder.revoked(slot.request)
+            self._recorder.revoked(slot.request, now)
         elif slot.dispatched is not None:
             raise InvariantError(f"request {command.request_id} was decided twice")
         else:

@@ -1,43 +1,157 @@
-"""Gauge readings from the controller's statistics and the open streams, taken at each scrape. Policies
-unknown.
+"""What is read at each scrape: gauges, and the counters that the controller keeps itself.
+
+Turns the controller's statistics and inspection into readings of the catalogue. It must not know how they
+are exposed, and it keeps nothing but the places of label values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from extproc import __version__
-from extproc.core.statistics import Statistics
+from extproc.core.inspection import BandDetail, EndpointDetail, Inspection
+from extproc.core.statistics import BandStatistics, Statistics
+from extproc.runtime.labels import OVERFLOW, LabelCap
 from extproc.runtime.meters import Reading
+from extproc.runtime.redaction import redact_id
+
+_Prioritised = TypeVar("_Prioritised", BandStatistics, BandDetail)
+
+MAX_FAIRNESS_LABELS = 200
+MAX_PRIORITY_LABELS = 64
 
 
-def read_statistics(statistics: Statistics) -> Iterator[Reading]:
-    """Queues, ceilings, saturation and the ledger; a total of 0 is told even while there is no band."""
+class PriorityLabels:
+    """Label texts of priorities: declared bands always have theirs, others up to a cap."""
+
+    def __init__(self, declared: tuple[int, ...] = ()) -> None:
+        self._cap = LabelCap(MAX_PRIORITY_LABELS, pinned=[str(priority) for priority in declared])
+        self._texts: dict[int, str] = {}
+
+    def __call__(self, priority: int) -> str:
+        text = self._texts.get(priority)
+        if text is None:
+            text = self._cap.label(str(priority))
+            if text != OVERFLOW:
+                self._texts[priority] = text
+        return text
+
+
+class StateReader:
+    """Readings of the controller's state; one object for the life of the process."""
+
+    def __init__(self, priorities: PriorityLabels) -> None:
+        self._priorities = priorities
+        self._fairness = LabelCap(MAX_FAIRNESS_LABELS)
+        self._labelled: set[str] = set()
+
+    def read(self, statistics: Statistics, inspection: Inspection) -> Iterator[Reading]:
+        """Everything that is true now; what has vanished has no reading."""
+        yield from _pool(statistics)
+        for label, bands in _grouped(statistics.bands, self._priorities):
+            yield from _band(label, bands)
+        for label, details in _grouped(inspection.bands, self._priorities):
+            yield from _band_details(label, details)
+        yield from self._flows(inspection.bands)
+        yield from self._endpoints(statistics, inspection.endpoints)
+
+    def _flows(self, bands: tuple[BandDetail, ...]) -> Iterator[Reading]:
+        """Sums by label, since all flows beyond the cap share one; places of ended flows are given back."""
+        present = {redact_id(flow) for band in bands for flow in band.flows}
+        for gone in self._labelled - present:
+            self._fairness.release(gone)
+        sums: Counter[tuple[str, str]] = Counter()
+        for band in bands:
+            for flow, count in band.flows.items():
+                sums[self._priorities(band.priority), self._fairness.label(redact_id(flow))] += count
+        self._labelled = {label for _, label in sums}
+        for labels, count in sums.items():
+            yield Reading("extproc_flow_queue_requests", labels, count)
+
+    def _endpoints(self, statistics: Statistics, details: tuple[EndpointDetail, ...]) -> Iterator[Reading]:
+        for endpoint in statistics.endpoints:
+            for resource, value in endpoint.saturation.items():
+                yield Reading("extproc_endpoint_saturation_ratio", (endpoint.address, resource), value)
+        used = [band.priority for band in statistics.bands]
+        for detail in details:
+            yield from self._occupants(detail, used)
+
+    def _occupants(self, detail: EndpointDetail, priorities: Iterable[int]) -> Iterator[Reading]:
+        """Every known band has its series on every endpoint, also at 0."""
+        for name, counts in (
+            ("extproc_inflight_requests", detail.by_priority),
+            ("extproc_inflight_tokens", detail.tokens_by_priority),
+        ):
+            sums = Counter({self._priorities(priority): 0 for priority in priorities})
+            for priority, count in counts.items():
+                sums[self._priorities(priority)] += count
+            for label, count in sums.items():
+                yield Reading(name, (label, detail.address), count)
+
+
+def _pool(statistics: Statistics) -> Iterator[Reading]:
     yield Reading("extproc_saturation_ratio", (), statistics.saturation)
     for resource, value in statistics.resources.items():
         yield Reading("extproc_resource_saturation_ratio", (resource,), value)
+    yield Reading("extproc_stale_endpoints", (), statistics.stale_endpoints)
     yield Reading("extproc_promised_requests", (), statistics.promised_requests)
-    if not statistics.bands:
-        yield Reading("extproc_queue_requests", ("0",), 0)
-        yield Reading("extproc_inflight_requests", ("0", "all"), 0)
-    for band in statistics.bands:
-        priority = str(band.priority)
-        yield Reading("extproc_queue_requests", (priority,), band.queued_requests)
-        yield Reading("extproc_queue_bytes", (priority,), band.queued_bytes)
-        yield Reading("extproc_queue_tokens", (priority,), band.queued_tokens)
-        yield Reading("extproc_inflight_requests", (priority, "all"), band.inflight_requests)
-        yield Reading("extproc_inflight_tokens", (priority, "all"), band.inflight_tokens)
-        yield Reading("extproc_ceiling_ratio", (priority,), band.ceiling)
-        yield Reading("extproc_reserve_ratio", (priority,), max(0.0, 1.0 - band.ceiling))
-        yield Reading("extproc_drain_requests_per_second", (priority,), band.dispatches_per_s)
+    yield Reading("extproc_revocations_outstanding", (), statistics.revocations_outstanding)
+    for outcome, count in (
+        ("confirmed", statistics.revocations_confirmed),
+        ("timed-out", statistics.revocations_timed_out),
+    ):
+        yield Reading("extproc_revocations_total", (outcome,), count)
+    yield Reading("extproc_ignored_events_total", (), statistics.ignored_events)
     yield Reading("extproc_flows", (), sum(band.queued_flows for band in statistics.bands))
-    for endpoint in statistics.endpoints:
-        for resource, value in endpoint.saturation.items():
-            yield Reading("extproc_endpoint_saturation_ratio", (endpoint.address, resource), value)
 
 
-def read_process(open_streams: int, is_draining: bool) -> Iterator[Reading]:
+def _grouped(
+    bands: Iterable[_Prioritised], label: PriorityLabels
+) -> Iterator[tuple[str, list[_Prioritised]]]:
+    """Bands by label: all beyond the cap share one, and must not give one series twice."""
+    groups: dict[str, list[_Prioritised]] = {}
+    for band in bands:
+        groups.setdefault(label(band.priority), []).append(band)
+    yield from groups.items()
+
+
+def _band(priority: str, bands: list[BandStatistics]) -> Iterator[Reading]:
+    for name, value in (
+        ("extproc_queue_requests", sum(band.queued_requests for band in bands)),
+        ("extproc_queue_bytes", sum(band.queued_bytes for band in bands)),
+        ("extproc_queue_tokens", sum(band.queued_tokens for band in bands)),
+        ("extproc_drain_requests_per_second", sum(band.dispatches_per_s for band in bands)),
+        ("extproc_ceiling_ratio", min(band.ceiling for band in bands)),
+    ):
+        yield Reading(name, (priority,), value)
+    for resource in ("requests", "tokens"):
+        ceiling = min(getattr(band.ceilings, resource) for band in bands)
+        yield Reading("extproc_reserve_ratio", (priority, resource), max(0.0, 1.0 - ceiling))
+    held = sum(band.would_queue for band in bands)
+    yield Reading("extproc_observe_only_total", (priority, "would-hold"), held)
+    waits = [wait for wait in map(wait_estimate_s, bands) if wait is not None]
+    if waits:
+        yield Reading("extproc_wait_estimate_seconds", (priority,), max(waits))
+
+
+def _band_details(priority: str, details: list[BandDetail]) -> Iterator[Reading]:
+    yield Reading("extproc_queue_limit_requests", (priority,), sum(one.max_requests for one in details))
+    oldest_s = max(one.oldest_queued_s or 0.0 for one in details)
+    yield Reading("extproc_queue_oldest_seconds", (priority,), oldest_s)
+
+
+def wait_estimate_s(band: BandStatistics) -> float | None:
+    """Queued requests over the observed drain rate; None while nothing drains."""
+    if not band.queued_requests:
+        return 0.0
+    return band.queued_requests / band.dispatches_per_s if band.dispatches_per_s > 0 else None
+
+
+def read_process(open_streams: int, is_draining: bool, config_generation: int) -> Iterator[Reading]:
     """What is true of the process as a whole."""
     yield Reading("extproc_streams_inflight", (), open_streams)
     yield Reading("extproc_draining", (), float(is_draining))
+    yield Reading("extproc_config_generation", (), config_generation)
     yield Reading("extproc_build_info", (__version__,), 1)

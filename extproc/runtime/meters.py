@@ -1,7 +1,7 @@
-"""Prometheus collectors built from the catalogue: counters and histograms are kept, gauges read at scrape.
+"""Prometheus collectors built from the catalogue: events are counted here, states are read at scrape.
 
 A gauge that is written on each event costs time on the request path and goes stale when its owner forgets
-it, so gauges come from `GaugeSource`s that are asked once per scrape and name only what exists at that
+it, so gauges come from `Source`s that are asked once per scrape and name only what exists at that
 moment: the series of a vanished flow or endpoint is gone with the next scrape. This module knows neither
 requests nor policies.
 """
@@ -11,8 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
@@ -21,28 +27,29 @@ from extproc.runtime.catalogue import Kind, Metric, all_metrics
 
 
 class Reading(NamedTuple):
-    """The value of one gauge series now; `labels` in the catalogue's order."""
+    """The value of one series now; `labels` in the catalogue's order."""
 
     name: str
     labels: tuple[str, ...]
     value: float
 
 
-GaugeSource = Callable[[], Iterable[Reading]]
+Source = Callable[[], Iterable[Reading]]
 
 
 class Meters:
     """All collectors of one process, in a registry of their own."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # A second series each, unread.
         self.registry = CollectorRegistry(auto_describe=False)
         self._specs = {metric.name: metric for metric in all_metrics()}
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
-        self._sources: list[GaugeSource] = []
+        self._sources: list[Source] = []
         for metric in self._specs.values():
             self._build(metric)
-        self.registry.register(_Gauges(self._specs, self._sources))
+        self.registry.register(_Readings(self._specs, self._sources))
 
     def counter(self, name: str) -> Counter:
         """The counter `name` of the catalogue; take `.labels(...)` once and keep it on the request path."""
@@ -51,8 +58,8 @@ class Meters:
     def histogram(self, name: str) -> Histogram:
         return self._histograms[name]
 
-    def add_gauges(self, source: GaugeSource) -> None:
-        """Ask `source` for its gauges at every scrape."""
+    def add_source(self, source: Source) -> None:
+        """Ask `source` for its readings at every scrape."""
         self._sources.append(source)
 
     def expose(self) -> bytes:
@@ -60,6 +67,8 @@ class Meters:
         return generate_latest(self.registry)
 
     def _build(self, metric: Metric) -> None:
+        if metric.is_read:
+            return
         if metric.kind is Kind.COUNTER:
             self._counters[metric.name] = Counter(
                 metric.name.removesuffix("_total"), metric.help, metric.labels, registry=self.registry
@@ -70,10 +79,10 @@ class Meters:
             )
 
 
-class _Gauges(Collector):
+class _Readings(Collector):
     """Turns the readings of all sources into families, refusing what the catalogue doesn't know."""
 
-    def __init__(self, specs: dict[str, Metric], sources: list[GaugeSource]) -> None:
+    def __init__(self, specs: dict[str, Metric], sources: list[Source]) -> None:
         self._specs = specs
         self._sources = sources
 
@@ -81,7 +90,7 @@ class _Gauges(Collector):
         return []
 
     def collect(self) -> Iterator[MetricFamily]:
-        families: dict[str, GaugeMetricFamily] = {}
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for source in self._sources:
             for name, labels, value in source():
                 family = families.get(name)
@@ -90,8 +99,10 @@ class _Gauges(Collector):
                 family.add_metric(labels, value)
         yield from families.values()
 
-    def _family(self, name: str) -> GaugeMetricFamily:
+    def _family(self, name: str) -> GaugeMetricFamily | CounterMetricFamily:
         spec = self._specs.get(name)
-        if spec is None or spec.kind is not Kind.GAUGE:
-            raise InvariantError(f"{name} is no gauge of the catalogue")
+        if spec is None or not spec.is_read:
+            raise InvariantError(f"{name} is not read at scrapes, by the catalogue")
+        if spec.kind is Kind.COUNTER:
+            return CounterMetricFamily(name.removesuffix("_total"), spec.help, labels=spec.labels)
         return GaugeMetricFamily(name, spec.help, labels=spec.labels)

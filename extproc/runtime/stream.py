@@ -92,7 +92,7 @@ class Stream:
         try:
             end = await self._converse()
         except asyncio.CancelledError:
-            end = "client-gone" if self.exchange.state is not State.QUEUED else "proxy-gave-up"
+            end = "client-gone" if self.exchange.state is not State.QUEUED else "left-in-queue"
             raise
         except (PeerProtocolError, DecodeError) as error:
             end = "protocol-error"

@@ -6,6 +6,7 @@ are bounded. It must not know policies.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 from prometheus_client import Counter, Histogram
@@ -13,15 +14,18 @@ from prometheus_client import Counter, Histogram
 from extproc.core.commands import Command, Dispatch, Displace, Revoke
 from extproc.core.events import Event, RequestFinished
 from extproc.core.outcomes import EndReason, Outcome
-from extproc.core.types import Request
+from extproc.core.types import Request, RequestId
 from extproc.errors import InvariantError
 from extproc.exchange.observation import OutputTimes
 from extproc.exchange.refusals import Refusal
+from extproc.runtime.gauges import PriorityLabels
 from extproc.runtime.labels import LabelCap
 from extproc.runtime.meters import Meters
+from extproc.runtime.recent import RecentLatencies
 
 MAX_MODEL_LABELS = 100
-MAX_PRIORITY_LABELS = 64
+
+STREAM_ENDS = ("complete", "client-gone", "left-in-queue", "protocol-error", "internal", "refused")
 
 _TIMED_EVERY = 16
 """One in so many calls of the core is timed for the histogram."""
@@ -38,10 +42,16 @@ class Recorder(Protocol):
 
     def response_started(self, request: Request, since_dispatch_s: float) -> None: ...
 
-    def revoked(self, request: Request) -> None: ...
+    def revoked(self, request: Request, now: float) -> None: ...
 
     def ended(
-        self, request: Request, arrived_at: float, dispatched_at: float, event: Event, now: float
+        self,
+        request: Request,
+        arrived_at: float,
+        dispatched_at: float,
+        event: Event,
+        expected_output_tokens: int | None,
+        now: float,
     ) -> None:
         """A dispatched request has finished, or a queued one was cancelled."""
         ...
@@ -71,7 +81,7 @@ class _Family(Generic[_Metric]):
 class Telemetry:
     """Counts into `meters`; implements `Recorder` and takes the streams' own reports."""
 
-    def __init__(self, meters: Meters) -> None:
+    def __init__(self, meters: Meters, priorities: PriorityLabels | None = None) -> None:
         def counter(name: str) -> _Family[Counter]:
             return _Family(meters.counter(f"extproc_{name}_total"))
 
@@ -80,9 +90,10 @@ class Telemetry:
 
         self.meters = meters
         self._models = LabelCap(MAX_MODEL_LABELS)
-        self._priorities: dict[int, str] = {}
-        self._priority_labels = LabelCap(MAX_PRIORITY_LABELS)
+        self._priority = priorities or PriorityLabels()
+        self._revoked_at: dict[RequestId, float] = {}
         self._calls = 0
+        self.recent_ttft = RecentLatencies()
         self._requests_arrived = counter("requests_arrived")
         self._requests = counter("requests")
         self._requests_finished = counter("requests_finished")
@@ -95,9 +106,10 @@ class Telemetry:
         self._ttft_target = counter("ttft_target")
         self._redone_tokens = counter("redone_tokens")
         self._revocations_issued = counter("revocations_issued")
-        self._revocations = counter("revocations")
         self._streams = counter("streams")
         self._task_failures = counter("task_failures")
+        self._config_reloads = counter("config_reloads")
+        self._scrape_errors = counter("scrape_errors")
         self._queue_wait = histogram("queue_wait_seconds")
         self._duration = histogram("request_duration_seconds")
         self._headers_time = histogram("response_headers_seconds")
@@ -107,8 +119,33 @@ class Telemetry:
         self._prompt_tokens = histogram("prompt_tokens")
         self._output_tokens = histogram("output_tokens")
         self._cached_tokens = histogram("cached_tokens")
+        self._estimate_ratio = histogram("output_estimate_ratio")
         self._decision = histogram("decision_seconds")
         self._body_bytes = meters.histogram("extproc_request_body_bytes")
+        self._confirmation = meters.histogram("extproc_revocation_confirmation_seconds")
+
+    def create_series(self, priorities: Iterable[int]) -> None:
+        """Make the series of these bands exist at 0, so that the first event is no jump from nothing."""
+        for priority in (self._priority(number) for number in priorities):
+            for outcome in Outcome:
+                self._requests(priority, outcome.value)
+            for reason in EndReason:
+                self._requests_finished(priority, reason.value)
+            for family in (self._requests_arrived, self._revocations_issued, self._deadline_missed):
+                family(priority)
+            for kind in ("prompt", "output"):
+                self._redone_tokens(priority, kind)
+            for result in ("met", "missed"):
+                self._ttft_target(priority, result)
+            for latencies in (self._ttft, self._itl, self._tpot, self._duration, self._headers_time):
+                latencies(priority)
+            self._queue_wait(priority, Outcome.DISPATCHED.value)
+        for end in STREAM_ENDS:
+            self._streams(end)
+        for result in ("applied", "refused", "unchanged"):
+            self._config_reloads(result)
+        for status_class in ("4xx", "5xx"):
+            self._upstream_errors(status_class)
 
     # ---- from the driver
 
@@ -131,29 +168,41 @@ class Telemetry:
     def response_started(self, request: Request, since_dispatch_s: float) -> None:
         self._headers_time(self._priority(request.priority)).observe(since_dispatch_s)
 
-    def revoked(self, request: Request) -> None:
+    def revoked(self, request: Request, now: float) -> None:
         self._revocations_issued(self._priority(request.priority)).inc()
+        self._revoked_at[request.id] = now
 
     def ended(
-        self, request: Request, arrived_at: float, dispatched_at: float, event: Event, now: float
+        self,
+        request: Request,
+        arrived_at: float,
+        dispatched_at: float,
+        event: Event,
+        expected_output_tokens: int | None,
+        now: float,
     ) -> None:
         priority = self._priority(request.priority)
         if not dispatched_at:
             self._requests(priority, Outcome.CANCELLED.value).inc()
             self._queue_wait(priority, Outcome.CANCELLED.value).observe(now - arrived_at)
             return
+        revoked_at = self._revoked_at.pop(request.id, None)
+        if revoked_at is not None:
+            self._confirmation.observe(now - revoked_at)
         reason = event.reason if isinstance(event, RequestFinished) else EndReason.CLIENT_GONE
         self._requests_finished(priority, reason.value).inc()
         self._duration(priority).observe(now - arrived_at)
         usage = event.usage if isinstance(event, RequestFinished) else None
         if reason is EndReason.EVICTED:
-            self._revocations("confirmed").inc()
             self._redone_tokens(priority, "prompt").inc(request.prompt_tokens)
             if usage is not None and usage.output_tokens and not request.is_resumable:
                 self._redone_tokens(priority, "output").inc(usage.output_tokens)
         if usage is not None:
             if usage.output_tokens is not None:
                 self._output_tokens(priority).observe(usage.output_tokens)
+                if expected_output_tokens is not None and reason is EndReason.COMPLETED:
+                    ratio = expected_output_tokens / max(1, usage.output_tokens)
+                    self._estimate_ratio(priority).observe(ratio)
             if usage.cached_tokens is not None:
                 self._cached_tokens(priority).observe(usage.cached_tokens)
 
@@ -171,6 +220,7 @@ class Telemetry:
         priority = self._priority(request.priority)
         ttft_s = times.first_at - arrived_at
         self._ttft(priority).observe(ttft_s)
+        self.recent_ttft.add(request.priority, ttft_s, times.last_at)
         if request.ttft_target_s is not None:
             self._ttft_target(priority, "met" if ttft_s <= request.ttft_target_s else "missed").inc()
         for gap_s in times.gaps_s:
@@ -202,13 +252,12 @@ class Telemetry:
     def task_failed(self, name: str) -> None:
         self._task_failures(name).inc()
 
-    def _priority(self, priority: int) -> str:
-        label = self._priorities.get(priority)
-        if label is None:
-            label = self._priority_labels.label(str(priority))
-            if len(self._priorities) < MAX_PRIORITY_LABELS:
-                self._priorities[priority] = label
-        return label
+    def scrape_failed(self, endpoint: str) -> None:
+        self._scrape_errors(endpoint).inc()
+
+    def config_reloaded(self, result: str) -> None:
+        """`result` is `applied`, `refused` or `unchanged`."""
+        self._config_reloads(result).inc()
 
 
 def _outcome(command: Command) -> Outcome:

@@ -57,7 +57,7 @@ DETECTOR_KEYS = {
     },
     UTILIZATION: {
         "queueDepthThreshold": "queue_depth_threshold",
-        "kvCacheUtilThreshold": "kv_usage_threshold",
+        "kvCacheUtilThreshold": "kv_cache_util_threshold",
         "metricsStalenessThreshold": "staleness_s",
         "headroom": "burst_fraction",
     },
@@ -180,9 +180,6 @@ class _Reader:
         section: Section = {"type": plugin.type}
         readers: dict[str, Callable[[Data], Any]] = {"metricsStalenessThreshold": duration_s}
         section |= self._parameters(plugin, DETECTOR_KEYS[plugin.type], readers)
-        if plugin.type == UTILIZATION:
-            # The peer's defaults, where ours are others.
-            section.setdefault("staleness_s", 0.2)
         return section
 
     def _footprint(self) -> Section:

@@ -15,7 +15,7 @@ from extproc.runtime.catalogue import Kind, all_metrics
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
 PROMTOOL = shutil.which("promtool")
-FOREIGN = {"up", "envoy_http_ext_proc_failure_mode_allowed"}
+FOREIGN = {"up", "envoy_http_ext_proc_failure_mode_allowed", "envoy_http_ext_proc_message_timeouts"}
 
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here")
 

@@ -7,6 +7,7 @@ from extproc.runtime.catalogue import Kind, all_metrics, render_markdown
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 OWN_SETS = {
+    "source",
     "outcome",
     "reason",
     "resource",

@@ -27,7 +27,7 @@ def test_a_counter_appears_at_zero_once_its_child_exists() -> None:
 def test_a_gauge_series_goes_with_what_it_describes() -> None:
     meters = Meters()
     depths = {("10", "a"): 3.0, ("10", "b"): 0.0}
-    meters.add_gauges(lambda: [Reading("extproc_flow_queue_requests", key, n) for key, n in depths.items()])
+    meters.add_source(lambda: [Reading("extproc_flow_queue_requests", key, n) for key, n in depths.items()])
     assert series(meters)[("extproc_flow_queue_requests", (("fairness_id", "a"), ("priority", "10")))] == 3
     del depths["10", "a"]
     left = [name for name in series(meters) if name[0] == "extproc_flow_queue_requests"]
@@ -36,6 +36,6 @@ def test_a_gauge_series_goes_with_what_it_describes() -> None:
 
 def test_a_gauge_that_is_not_in_the_catalogue_is_a_bug() -> None:
     meters = Meters()
-    meters.add_gauges(lambda: [Reading("extproc_made_up", (), 1.0)])
+    meters.add_source(lambda: [Reading("extproc_made_up", (), 1.0)])
     with pytest.raises(InvariantError):
         meters.expose()
