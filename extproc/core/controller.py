@@ -90,8 +90,8 @@ class FlowController:
         return min((time for time in times if time is not None), default=None)
 
     def _create_bands(self, config: FlowControlConfig) -> None:
-        """Declared bands are there, and told of, before their first request."""
-        for priority in config.declared_priorities:
+        """Declared bands, or the default one, are there and told of before their first request."""
+        for priority in config.declared_priorities or (0,):
             self._queues.band(priority)
 
     def statistics(self) -> Statistics:

@@ -6,7 +6,7 @@ Costs a walk over the bookings, so it is for views that ask about once a second,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,23 +46,38 @@ class EndpointDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """Bands highest first; endpoints in the order in which they came."""
+    """Bands highest first; endpoints in the order in which they came.
+
+    `departed` counts by priority what still runs on endpoints that have left the pool.
+    """
 
     bands: tuple[BandDetail, ...]
     endpoints: tuple[EndpointDetail, ...]
+    departed: Mapping[int, int]
+    departed_tokens: Mapping[int, int]
 
 
 def inspect(queues: RequestQueues, books: Books, now: float) -> Inspection:
     """The details at `now`; a band appears while it is configured or has been used."""
     bands = sorted(queues.bands.items(), reverse=True)
     requests, tokens = _occupants(books.ledger)
+    gone = [state for state in requests if books.pool.states.get(state.id) is not state]
     return Inspection(
         bands=tuple(_band(band, priority, now) for priority, band in bands),
         endpoints=tuple(
             _endpoint(state, requests.get(state, Counter()), tokens.get(state, Counter()), now)
             for state in books.pool.states.values()
         ),
+        departed=_sum(requests[state] for state in gone),
+        departed_tokens=_sum(tokens[state] for state in gone),
     )
+
+
+def _sum(counts: Iterable[Counter[int]]) -> Counter[int]:
+    total: Counter[int] = Counter()
+    for count in counts:
+        total += count
+    return total
 
 
 def _occupants(

@@ -296,7 +296,7 @@ CAPACITY = (
         "inflight_requests",
         "requests",
         ("priority", "endpoint"),
-        "Dispatched and not ended.",
+        "Dispatched and not ended; endpoint `departed`: on those that have left the pool.",
         "dispatch, end of stream",
     ),
     _gauge(

@@ -7,17 +7,20 @@ are exposed, and it keeps nothing but the places of label values.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from extproc import __version__
-from extproc.core.inspection import BandDetail, EndpointDetail, Inspection
+from extproc.core.inspection import BandDetail, Inspection
 from extproc.core.statistics import BandStatistics, Statistics
 from extproc.runtime.labels import OVERFLOW, LabelCap
 from extproc.runtime.meters import Reading
 from extproc.runtime.redaction import redact_id
 
 _Prioritised = TypeVar("_Prioritised", BandStatistics, BandDetail)
+
+DEPARTED = "departed"
+"""The endpoint label of what still runs on endpoints that left the pool; there also while it is empty."""
 
 MAX_FAIRNESS_LABELS = 200
 MAX_PRIORITY_LABELS = 64
@@ -55,7 +58,7 @@ class StateReader:
         for label, details in _grouped(inspection.bands, self._priorities):
             yield from _band_details(label, details)
         yield from self._flows(inspection.bands)
-        yield from self._endpoints(statistics, inspection.endpoints)
+        yield from self._endpoints(statistics, inspection)
 
     def _flows(self, bands: tuple[BandDetail, ...]) -> Iterator[Reading]:
         """Sums by label, since all flows beyond the cap share one; places of ended flows are given back."""
@@ -70,25 +73,27 @@ class StateReader:
         for labels, count in sums.items():
             yield Reading("extproc_flow_queue_requests", labels, count)
 
-    def _endpoints(self, statistics: Statistics, details: tuple[EndpointDetail, ...]) -> Iterator[Reading]:
+    def _endpoints(self, statistics: Statistics, inspection: Inspection) -> Iterator[Reading]:
         for endpoint in statistics.endpoints:
             for resource, value in endpoint.saturation.items():
                 yield Reading("extproc_endpoint_saturation_ratio", (endpoint.address, resource), value)
         used = [band.priority for band in statistics.bands]
-        for detail in details:
-            yield from self._occupants(detail, used)
+        for detail in inspection.endpoints:
+            counts = detail.by_priority, detail.tokens_by_priority
+            yield from self._occupants(detail.address, *counts, used)
+        yield from self._occupants(DEPARTED, inspection.departed, inspection.departed_tokens, used)
 
-    def _occupants(self, detail: EndpointDetail, priorities: Iterable[int]) -> Iterator[Reading]:
+    def _occupants(
+        self, label: str, requests: Mapping[int, int], tokens: Mapping[int, int], priorities: Iterable[int]
+    ) -> Iterator[Reading]:
         """Every known band has its series on every endpoint, also at 0."""
-        for name, counts in (
-            ("extproc_inflight_requests", detail.by_priority),
-            ("extproc_inflight_tokens", detail.tokens_by_priority),
-        ):
-            sums = Counter({self._priorities(priority): 0 for priority in priorities})
+        known = Counter({self._priorities(priority): 0 for priority in priorities})
+        for name, counts in (("extproc_inflight_requests", requests), ("extproc_inflight_tokens", tokens)):
+            sums = known.copy()
             for priority, count in counts.items():
                 sums[self._priorities(priority)] += count
-            for label, count in sums.items():
-                yield Reading(name, (label, detail.address), count)
+            for priority_label, count in sums.items():
+                yield Reading(name, (priority_label, label), count)
 
 
 def _pool(statistics: Statistics) -> Iterator[Reading]:

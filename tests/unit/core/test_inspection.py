@@ -51,11 +51,13 @@ def test_conditions_and_samples_of_endpoints() -> None:
     assert (sample.running_requests, seen["well"].sample_age_s) == (3, 2.0)
 
 
-def test_a_removed_endpoint_is_not_shown_while_its_requests_end() -> None:
+def test_requests_on_a_removed_endpoint_are_still_told() -> None:
     script = Script(endpoints=0)
     gone = endpoint("gone")
     script.add(gone)
-    running = script.arrive()
+    running = script.arrive(3, prompt_tokens=9)
     script.drop(gone)
-    assert script.controller.inspect(script.now).endpoints == ()
+    seen = script.controller.inspect(script.now)
+    assert (seen.endpoints, seen.departed, seen.departed_tokens) == ((), {3: 1}, {3: 9})
     script.finish(running)
+    assert script.controller.inspect(script.now).departed == {}

@@ -20,6 +20,7 @@ from extproc.core.config import FlowControlConfig
 from extproc.core.controller import FlowController
 from extproc.core.events import (
     EndpointAdded,
+    EndpointRemoved,
     EndpointSampled,
     RequestCancelled,
     RequestFinished,
@@ -489,6 +490,16 @@ def test_the_series_of_known_bands_exist_at_zero_from_the_start() -> None:
             assert series[key("extproc_requests_total", priority=priority, outcome=outcome)] == 0
         for reason in ("completed", "evicted", "failed", "client-gone"):
             assert series[key("extproc_requests_finished_total", priority=priority, reason=reason)] == 0
+
+
+def test_an_empty_pool_and_an_empty_configuration_still_have_their_gauges() -> None:
+    bench = Bench(FlowControlConfig())
+    bench.driver.post(EndpointRemoved(bench.endpoint.id))
+    series = bench.series()
+    assert series[key("extproc_queue_requests", priority="0")] == 0
+    assert series[key("extproc_inflight_requests", priority="0", endpoint="departed")] == 0
+    assert series[key("extproc_saturation_ratio")] == 1
+    assert series[key("extproc_endpoints", state="ready")] == 0
 
 
 def test_the_series_of_a_flow_goes_with_it() -> None:
