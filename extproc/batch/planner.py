@@ -32,6 +32,8 @@ class Disruption(Enum):
     """Nobody there: not the request's fault, never a reason to give up."""
     REFUSED = "refused"
     """The request itself is wrong: never repeated."""
+    MISSHAPEN = "misshapen"
+    """The answer can't be rebuilt from its stream: ask again, for the whole."""
     LATE = "late"
     """Its deadline has passed."""
 
@@ -90,6 +92,8 @@ class RetryPolicy:
         match disruption:
             case Disruption.EVICTED:
                 return 0.0 if resumes else self.backoff_s(repeats, rng)
+            case Disruption.MISSHAPEN:
+                return 0.0
             case Disruption.BACKPRESSURE:
                 wait_s = retry_after_s if retry_after_s is not None else self.backoff_s(repeats + 1, rng)
                 return wait_s * rng.uniform(1.0, 1.25)
@@ -170,10 +174,14 @@ class Circuit:
         """Whether a request may be sent now; an open circuit admits one when its pause is over."""
         if self.is_closed:
             return True
-        if self._is_probing or now < self._open_until:
+        if not self.can_probe(now):
             return False
         self._is_probing = True
         return True
+
+    def can_probe(self, now: float) -> bool:
+        """Whether an open circuit's pause is over and nobody is probing."""
+        return not self._is_probing and now >= self._open_until
 
     def on_answer(self) -> None:
         """The server answered, whatever it said."""
@@ -188,6 +196,7 @@ class Circuit:
         if repeats > 0:
             self._open_until = now + self._policy.backoff_s(repeats, self._rng)
 
-    def next_probe(self, now: float) -> float:
-        """When to ask again: at once, or at the end of the pause."""
-        return now if self.is_closed else max(now, self._open_until)
+    @property
+    def open_until(self) -> float:
+        """When the present pause ends."""
+        return self._open_until

@@ -15,16 +15,23 @@ import msgspec
 
 
 class Stats(msgspec.Struct, array_like=True):
-    """What an item went through; `redone_tokens` were generated again, `resumed_tokens` were not."""
+    """What an item went through; `redone_tokens` were generated again, `resumed_tokens` were not.
+
+    `failures`, `breaks` and `waits` count such ends in a row. `needs_whole`: the server parses its output
+    (reasoning, tools), so only an unstreamed answer has the right shape.
+    """
 
     attempts: int = 0
     failures: int = 0
+    breaks: int = 0
+    waits: int = 0
     evictions: int = 0
     restarts: int = 0
     resumed_tokens: int = 0
     redone_tokens: int = 0
     generated_tokens: int = 0
     queue_s: float = 0.0
+    needs_whole: bool = False
 
 
 class GenerationDelta(msgspec.Struct, array_like=True):
@@ -41,6 +48,7 @@ class GenerationDelta(msgspec.Struct, array_like=True):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     cached_tokens: int | None = None
+    reported: tuple[int, int] | None = None
 
 
 class ItemDelta(msgspec.Struct, array_like=True):
@@ -71,6 +79,7 @@ class Generation:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     cached_tokens: int | None = None
+    reported: tuple[int, int] | None = None
     chars: int = 0
     _texts: list[str] = field(default_factory=list)
     _clean_tokens: int = 0
@@ -134,6 +143,7 @@ class Generation:
             self.finish_reason,
             self.stop_reason,
             self.cached_tokens,
+            self.reported,
         )
         self._clean_tokens, self._clean_chars = len(self.ids), self.chars
         self._is_prompt_clean = self.prompt_ids is not None
@@ -152,7 +162,7 @@ class Generation:
         if step.prompt_ids is not None:
             self.prompt_ids = tuple(step.prompt_ids)
         self.finish_reason, self.stop_reason = step.finish_reason, step.stop_reason
-        self.cached_tokens = step.cached_tokens
+        self.cached_tokens, self.reported = step.cached_tokens, step.reported
         self._clean_tokens, self._clean_chars = len(self.ids), self.chars
         self._is_prompt_clean = self.prompt_ids is not None
 
@@ -180,15 +190,13 @@ class Progress:
         """Output tokens held, over all generations."""
         return sum(len(generation.ids) for generation in self.generations)
 
-    def take_entry(self, part: int) -> bytes:
-        """The next log entry: what has changed in generation `part` since the last one."""
-        return _encode(ItemDelta(self.stats, [self.generations[part].take_delta(part)]))
+    def take_entry(self, part: int | None = None) -> bytes:
+        """The next log entry: what has changed since the last one, in one generation or in all."""
+        parts = range(len(self.generations)) if part is None else (part,)
+        return _encode(ItemDelta(self.stats, [self.generations[one].take_delta(one) for one in parts]))
 
     def discard(self) -> int:
         """Forget all output (the request starts again); return how many tokens that loses."""
+        for generation in self.generations:
+            generation.finish_reason = generation.stop_reason = None
         return sum(generation.rewind(0, 0) for generation in self.generations)
-
-    def take_full_entry(self) -> bytes:
-        """An entry with the changes of every generation, after a `discard`."""
-        steps = [generation.take_delta(part) for part, generation in enumerate(self.generations)]
-        return _encode(ItemDelta(self.stats, steps))

@@ -62,8 +62,8 @@ def build_reply(endpoint: str, body: Body, generations: Sequence[Generation], he
     is_completion = endpoint == COMPLETIONS
     build = _completion_choice if is_completion else _chat_choice
     first_of_prompt = [generation for part, generation in pairs if part.choice == 0]
-    prompt_tokens = sum(len(generation.prompt_ids or ()) for generation in first_of_prompt)
-    output_tokens = sum(len(generation.ids) for generation in generations)
+    prompt_tokens = sum(_counts(generation)[0] for generation in first_of_prompt)
+    output_tokens = sum(_counts(generation)[1] for generation in generations)
     reply: dict[str, object] = {
         "id": head.id,
         "object": "text_completion" if is_completion else "chat.completion",
@@ -75,6 +75,13 @@ def build_reply(endpoint: str, body: Body, generations: Sequence[Generation], he
     if body.get("return_token_ids") and not is_completion:
         reply["prompt_token_ids"] = generations[0].prompt_ids
     return encode_json(reply)
+
+
+def _counts(generation: Generation) -> tuple[int, int]:
+    """Prompt and output tokens: the ids that were seen, else what the server reported."""
+    if not generation.ids and generation.reported is not None:
+        return generation.reported
+    return len(generation.prompt_ids or ()), len(generation.ids)
 
 
 def _usage(prompt_tokens: int, output_tokens: int, first: Sequence[Generation]) -> dict[str, object]:

@@ -16,6 +16,7 @@ from extproc.errors import ConfigError, ExtprocError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, one line for the overview)
+    "batch": ("extproc.cli.batch:batch", "queue processor: OpenAI batches that resume from saved tokens"),
     "bench": ("extproc.cli.bench:bench", "measure: suites, load, single parts"),
     "check": ("extproc.cli.check:command", "check a configuration and print what is in force"),
     "demo": ("extproc.cli.demo:command", "one minute: the same load without and with flow control"),

@@ -51,7 +51,7 @@ class EndKind(Enum):
     """How a stream ended; only FINISHED is success."""
 
     FINISHED = "finished"
-    """Every choice carried a finish reason other than `abort`."""
+    """Every choice carried a finish reason other than `abort`; unstreamed: a whole answer, status 2xx."""
     REFUSED = "refused"
     """A status other than 2xx, before any token."""
     ERROR_EVENT = "error-event"
@@ -72,7 +72,10 @@ class EndKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEnd:
-    """The end of one exchange. `status` is 0 when no response headers came; `message` is for people."""
+    """The end of one exchange. `status` is 0 when no response headers came; `message` is for people.
+
+    `body` is what a refusal said, or the whole of an unstreamed answer.
+    """
 
     kind: EndKind
     at: float
@@ -80,6 +83,7 @@ class StreamEnd:
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
     message: str = ""
     error_code: str | None = None
+    body: bytes = b""
     usage: UsageCounts | None = None
 
     @property

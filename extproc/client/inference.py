@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 
 import aiohttp
@@ -33,16 +33,6 @@ from extproc.formats.sse import DONE, SseSplitter
 _ERROR_BODY_BYTES = 64 * 1024
 _KEEPALIVE_S = 3.0
 """Below uvicorn's 5 s, so that no request is sent down a connection which the server is just closing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A whole, unstreamed answer; `status` is 0 when none came, and `message` says why."""
-
-    status: int
-    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
-    body: bytes = b""
-    message: str = ""
 
 
 class InferenceClient:
@@ -87,25 +77,20 @@ class InferenceClient:
         body: bytes | Mapping[str, object],
         *,
         headers: Mapping[str, str] = NO_HEADERS,
+        headers_timeout_s: float | None = None,
         stall_timeout_s: float | None = None,
         total_timeout_s: float | None = None,
     ) -> AnswerStream:
-        """POST `body` to `path`: `async with client.stream(...) as answer:`, then `async for piece in
-        answer`.
+        """POST `body` to `path`, to be used as `async with ... as answer: async for piece in answer`.
 
-        `stall_timeout_s` bounds each wait for bytes, the first one (a queue at the gateway) included;
+        `headers_timeout_s` bounds the wait for response headers (a queue at the gateway; the stall timeout
+        when left out), `stall_timeout_s` each wait for bytes after them;
         `total_timeout_s` bounds the whole exchange. Leaving the block early closes the connection, which
         tells the server to stop.
         """
-        return AnswerStream(
-            self._open_session(),
-            self._clock,
-            self._base_url + path,
-            _encoded(body),
-            headers,
-            stall_timeout_s,
-            total_timeout_s,
-        )
+        limits = _TimeLimits(headers_timeout_s or stall_timeout_s, stall_timeout_s, total_timeout_s)
+        url = self._base_url + path
+        return AnswerStream(self._open_session(), self._clock, url, _encoded(body), headers, limits)
 
     async def call(
         self,
@@ -114,28 +99,50 @@ class InferenceClient:
         *,
         headers: Mapping[str, str] = NO_HEADERS,
         timeout_s: float = 30.0,
-    ) -> Answer:
+    ) -> StreamEnd:
         """POST `body` (GET without one) and read the whole answer; never raises for a network failure."""
         session = self._open_session()
         method, data = ("GET", None) if body is None else ("POST", _encoded(body))
         sent = {"content-type": "application/json", **headers} if data is not None else headers
+        status, received = 0, NO_HEADERS
         try:
             async with asyncio.timeout(timeout_s):
                 async with session.request(
                     method, self._base_url + path, data=data, headers=sent
                 ) as response:
-                    return Answer(
-                        status=response.status, headers=_lowered(response.headers), body=await response.read()
-                    )
+                    status, received = response.status, _lowered(response.headers)
+                    answer = await response.read()
         except TimeoutError:
-            return Answer(status=0, message=f"no answer within {timeout_s:g} s")
+            return self._failed_call(EndKind.TIMED_OUT, f"no answer within {timeout_s:g} s", status, received)
         except (aiohttp.ClientError, OSError) as error:
-            return Answer(status=0, message=_describe(error))
+            kind = EndKind.RESET if status else EndKind.UNREACHABLE
+            return self._failed_call(kind, _describe(error), status, received)
+        is_good = 200 <= status < 300
+        message, code = ("", None) if is_good else decode_error(answer[:_ERROR_BODY_BYTES]) or ("", None)
+        return StreamEnd(
+            kind=EndKind.FINISHED if is_good else EndKind.REFUSED,
+            at=self._clock.now(),
+            status=status,
+            headers=received,
+            message=message,
+            error_code=code,
+            body=answer,
+        )
+
+    def _failed_call(self, kind: EndKind, message: str, status: int, headers: Mapping[str, str]) -> StreamEnd:
+        return StreamEnd(kind=kind, at=self._clock.now(), status=status, headers=headers, message=message)
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             raise InvariantError("the inference client is used outside its `async with` block")
         return self._session
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeLimits:
+    headers_s: float | None
+    stall_s: float | None
+    total_s: float | None
 
 
 class AnswerStream:
@@ -152,16 +159,14 @@ class AnswerStream:
         url: str,
         body: bytes,
         headers: Mapping[str, str],
-        stall_timeout_s: float | None,
-        total_timeout_s: float | None,
+        limits: _TimeLimits,
     ) -> None:
         self._session = session
         self._clock = clock
         self._url = url
         self._body = body
         self._headers = headers
-        self._stall_timeout_s = stall_timeout_s
-        self._total_timeout_s = total_timeout_s
+        self._limits = limits
         self._response: aiohttp.ClientResponse | None = None
         self._splitter = SseSplitter()
         self._usage: UsageCounts | None = None
@@ -281,9 +286,9 @@ class AnswerStream:
         except (TimeoutError, aiohttp.ClientError, OSError):
             pass  # the status alone says that it was refused
         message, code = decode_error(raw) or ("", None)
-        self._finish_with(EndKind.REFUSED, message or f"status {response.status}", code)
+        self._finish_with(EndKind.REFUSED, message or f"status {response.status}", code, raw)
 
-    def _finish_with(self, kind: EndKind, message: str, code: str | None = None) -> None:
+    def _finish_with(self, kind: EndKind, message: str, code: str | None = None, body: bytes = b"") -> None:
         self._end = StreamEnd(
             kind=kind,
             at=self._clock.now(),
@@ -291,17 +296,19 @@ class AnswerStream:
             headers=self.headers,
             message="" if kind is EndKind.FINISHED else message,
             error_code=code,
+            body=body,
             usage=self._usage,
         )
 
     def _wait_s(self) -> float | None:
-        waits = [] if self._stall_timeout_s is None else [self._stall_timeout_s]
-        if self._total_timeout_s is not None:
-            waits.append(self.sent_at + self._total_timeout_s - self._clock.now())
+        patience_s = self._limits.headers_s if self._response is None else self._limits.stall_s
+        waits = [] if patience_s is None else [patience_s]
+        if self._limits.total_s is not None:
+            waits.append(self.sent_at + self._limits.total_s - self._clock.now())
         return max(0.0, min(waits)) if waits else None
 
     def _timeout_kind(self) -> EndKind:
-        total_s = self._total_timeout_s
+        total_s = self._limits.total_s
         is_over = total_s is not None and self._clock.now() >= self.sent_at + total_s
         return EndKind.TIMED_OUT if is_over else EndKind.STALLED
 

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from extproc.config.admin import AdminConfig
 from extproc.errors import ConfigError, Problem
 
 
@@ -182,6 +181,15 @@ class ApiConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """The port with /metrics, /healthz and /readyz; they carry no prompts and no results."""
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: int = 9091
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
     """Everything that `extproc batch serve` and `extproc batch worker` can be told."""
 
@@ -191,4 +199,4 @@ class BatchConfig:
     window: WindowConfig = field(default_factory=WindowConfig)
     retry: RetryConfig = field(default_factory=RetryConfig)
     api: ApiConfig = field(default_factory=ApiConfig)
-    admin: AdminConfig = field(default_factory=lambda: AdminConfig(port=9091))
+    admin: MetricsConfig = field(default_factory=MetricsConfig)

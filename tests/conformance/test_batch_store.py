@@ -23,6 +23,7 @@ from extproc.batch.stores.contract import (
 from extproc.batch.stores.redis import RedisStore
 from extproc.batch.stores.sqlite import SqliteStore
 from extproc.clock import SystemClock
+from extproc.errors import InvariantError
 from tests.support.redis_server import RedisServer, find_redis_server
 
 LEASE_S = 30.0
@@ -137,7 +138,9 @@ async def test_field_bug_139_a_job_id_is_used_once(store: JobStore) -> None:
 async def test_a_job_moves_only_from_the_expected_state(store: JobStore) -> None:
     job = await start_job(store)
     cancelling = replace(job, state=JobState.CANCELLING)
-    assert not await store.move_job(cancelling, JobState.VALIDATING)
+    assert not await store.move_job(replace(job, state=JobState.CANCELLED), JobState.CANCELLING)
+    with pytest.raises(InvariantError):
+        await store.move_job(cancelling, JobState.VALIDATING)
     assert await store.move_job(cancelling, JobState.IN_PROGRESS)
     assert not await store.move_job(replace(job, state=JobState.FINALIZING), JobState.IN_PROGRESS)
     assert await store.get_job(job.id) == cancelling
@@ -316,3 +319,18 @@ async def test_unknown_keys_are_refused_not_errors(store: JobStore) -> None:
     assert await store.renew([(ghost, 1)], LEASE_S) == {ghost}
     assert await store.apply([]) == set()
     assert await store.count(ghost.job_id) == Counts()
+
+
+async def test_totals_count_accepted_changes_only(store: JobStore) -> None:
+    job = await start_job(store, lines=3)
+    assert await store.get_totals(job.id) == {}
+    first, second, third = await store.claim(3, LEASE_S)
+    changes: list[Change] = [
+        Save(first.key, first.token, b"x", {"output_tokens": 100, "evictions": 0}),
+        Return(second.key, second.token, 0.0, is_sunk=False, amounts={"evictions": 1}),
+        Finish(third.key, third.token, ItemState.SUCCEEDED, b"x", {"output_tokens": 5}),
+        Save(first.key, first.token + 1, b"stale", {"output_tokens": 1000}),
+    ]
+    assert await store.apply(changes) == {first.key}
+    assert await store.get_totals(job.id) == {"output_tokens": 105, "evictions": 1}
+    assert await store.get_totals(JobId("other")) == {}

@@ -7,8 +7,8 @@ Nothing here knows of HTTP, models or schedules beyond the order of claims.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from extproc.batch.job import Counts, FileId, ItemKey, ItemState, Job, JobId, JobState
@@ -42,6 +42,10 @@ class Claimed:
     entries: tuple[bytes, ...]
 
 
+Amounts = Mapping[str, int]
+"""What happened since an item's last change, added to its job's totals; names are lower case."""
+
+
 @dataclass(frozen=True, slots=True)
 class Save:
     """Append one entry to the item's log."""
@@ -49,6 +53,7 @@ class Save:
     key: ItemKey
     token: int
     entry: bytes
+    amounts: Amounts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class Return:
     delay_s: float
     is_sunk: bool
     entry: bytes | None = None
+    amounts: Amounts = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class Finish:
     token: int
     state: ItemState
     result: bytes
+    amounts: Amounts = field(default_factory=dict)
 
 
 Change = Save | Return | Finish
@@ -150,6 +157,10 @@ class JobStore(Protocol):
         """Where the job's lines are."""
         ...
 
+    async def get_totals(self, job_id: JobId) -> dict[str, int]:
+        """The sums of the `amounts` of all accepted changes of the job's items."""
+        ...
+
     async def take_duty(self, name: str, worker: str, lease_s: float) -> bool:
         """Become (or stay) the one worker with this duty until `lease_s` from now."""
         ...
@@ -176,7 +187,8 @@ class JobStore(Protocol):
     async def apply(self, changes: Sequence[Change]) -> set[ItemKey]:
         """Perform the changes in order, each atomically, except those whose token is not the present lease's.
 
-        Returns the keys of the refused ones. Performing the same changes twice has the effect of once.
+        Returns the keys of the refused ones. Performing the same changes twice has the effect of once, but
+        for the amounts of a Save.
         """
         ...
 

@@ -17,7 +17,17 @@ from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
 from redis.exceptions import RedisError
 
-from extproc.batch.job import FINAL_STATES, Counts, FileId, ItemKey, ItemState, Job, JobId, JobState
+from extproc.batch.job import (
+    FINAL_STATES,
+    Counts,
+    FileId,
+    ItemKey,
+    ItemState,
+    Job,
+    JobId,
+    JobState,
+    check_job_transition,
+)
 from extproc.batch.stores import redis_scripts
 from extproc.batch.stores.contract import (
     Change,
@@ -180,6 +190,7 @@ class RedisStore:
         return await self._jobs([member.decode().partition(":")[2] for member in members])
 
     async def move_job(self, job: Job, expected: JobState, files: Sequence[FileRecord] = ()) -> bool:
+        check_job_transition(expected, job.state)
         for record in files:
             await self._flush_upload(record.id)
         records = [value for record in files for value in (record.id, _encode(record))]
@@ -207,6 +218,10 @@ class RedisStore:
             failed=failed,
             dropped=cursor - leased - waiting - ready - succeeded - failed,
         )
+
+    async def get_totals(self, job_id: JobId) -> dict[str, int]:
+        found = await self._guard(lambda: self._redis.hgetall(self._key("job", job_id, "totals")))
+        return {name.decode(): int(value) for name, value in found.items()}
 
     async def take_duty(self, name: str, worker: str, lease_s: float) -> bool:
         return bool(await self._script(redis_scripts.TAKE_DUTY, name, worker, int(lease_s * 1000)))
@@ -276,11 +291,12 @@ class RedisStore:
 
 
 def _row(change: Change) -> tuple[str | int | float | bytes, ...]:
-    """The seven script arguments of one change."""
+    """The eight script arguments of one change."""
+    amounts = " ".join(f"{name}:{amount}" for name, amount in change.amounts.items())
     match change:
         case Save(key=key, token=token, entry=entry):
-            return ("save", *key, token, 0, 0, entry)
+            return ("save", *key, token, 0, 0, entry, amounts)
         case Return(key=key, token=token, delay_s=delay_s, is_sunk=is_sunk, entry=entry):
-            return ("return", *key, token, delay_s, int(is_sunk), entry or b"")
+            return ("return", *key, token, delay_s, int(is_sunk), entry or b"", amounts)
         case Finish(key=key, token=token, state=state, result=result):
-            return ("finish", *key, token, state.value, 0, _STATE_MARKS[state] + result)
+            return ("finish", *key, token, state.value, 0, _STATE_MARKS[state] + result, amounts)

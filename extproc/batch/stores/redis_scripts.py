@@ -144,16 +144,21 @@ APPLY = (
     _PRELUDE
     + """
 local at, refused = now(), {}
-for i = 1, #ARGV, 7 do
+for i = 1, #ARGV, 8 do
   local kind, job, line = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if not holds(job, line, ARGV[i + 3]) then
-    refused[#refused + 1] = (i - 1) / 7
-  elseif kind == 'finish' then
+    refused[#refused + 1] = (i - 1) / 8
+    kind = 'refused'
+  end
+  for name, amount in string.gmatch(kind == 'refused' and '' or ARGV[i + 7], '([%l_]+):(%d+)') do
+    redis.call('HINCRBY', key('job', job, 'totals'), name, amount)
+  end
+  if kind == 'finish' then
     forget(job, line)
     redis.call('HSET', key('job', job, 'results'), line, ARGV[i + 6])
     redis.call('RPUSH', key('job', job, 'order'), line)
     redis.call('HINCRBY', key('job', job), ARGV[i + 4], 1)
-  else
+  elseif kind ~= 'refused' then
     if ARGV[i + 6] ~= '' then redis.call('RPUSH', key('job', job, 'log', line), ARGV[i + 6]) end
     if kind == 'return' then
       redis.call('HSET', key('job', job, 'items'), line, ARGV[i + 3] .. ':' .. ARGV[i + 5])

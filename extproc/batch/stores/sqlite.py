@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from extproc.batch.job import Counts, FileId, ItemKey, Job, JobId, JobState
+from extproc.batch.job import Counts, FileId, ItemKey, Job, JobId, JobState, check_job_transition
 from extproc.batch.stores.contract import (
     Change,
     Claimed,
@@ -119,6 +119,8 @@ class SqliteStore:
         return await self._run(lambda: self._tables.list_open_jobs())
 
     async def move_job(self, job: Job, expected: JobState, files: Sequence[FileRecord] = ()) -> bool:
+        check_job_transition(expected, job.state)
+
         def move() -> bool:
             for record in files:
                 self._files.seal(record.id)
@@ -128,6 +130,9 @@ class SqliteStore:
 
     async def count(self, job_id: JobId) -> Counts:
         return await self._run(lambda: self._tables.count(job_id))
+
+    async def get_totals(self, job_id: JobId) -> dict[str, int]:
+        return await self._run(lambda: self._tables.get_totals(job_id))
 
     async def take_duty(self, name: str, worker: str, lease_s: float) -> bool:
         return await self._run(lambda: self._tables.take_duty(name, worker, lease_s, self._now()))

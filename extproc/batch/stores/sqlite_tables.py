@@ -32,6 +32,8 @@ CREATE TABLE IF NOT EXISTS log (id INTEGER PRIMARY KEY, job TEXT NOT NULL, line 
 NOT NULL); CREATE INDEX IF NOT EXISTS log_by_item ON log (job, line, id); CREATE TABLE IF NOT EXISTS results (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, line INTEGER NOT NULL, state TEXT NOT NULL,
     body BLOB NOT NULL, UNIQUE (job, line));
+CREATE TABLE IF NOT EXISTS totals (
+    job TEXT NOT NULL, name TEXT NOT NULL, value INTEGER NOT NULL, PRIMARY KEY (job, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS duties (name TEXT PRIMARY KEY, worker TEXT NOT NULL, until REAL NOT NULL);
 """
 
@@ -157,6 +159,10 @@ class Tables:
             dropped=cursor - succeeded - failed - sum(open_items.values()),
         )
 
+    def get_totals(self, job_id: JobId) -> dict[str, int]:
+        """The job's totals."""
+        return dict(self._db.execute("SELECT name, value FROM totals WHERE job = ?", (job_id,)).fetchall())
+
     def take_duty(self, name: str, worker: str, lease_s: float, now: float) -> bool:
         """Take, keep or inherit the duty."""
         sql = (
@@ -237,6 +243,9 @@ class Tables:
         return refused
 
     def _perform(self, change: Change, now: float) -> None:
+        sql = "INSERT INTO totals VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
+        job_id = change.key.job_id
+        self._db.executemany(sql, [(job_id, name, amount) for name, amount in change.amounts.items()])
         match change:
             case Save(key=key, entry=entry):
                 self._log(key, entry)

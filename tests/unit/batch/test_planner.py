@@ -137,7 +137,7 @@ def test_circuit_opens_probes_once_and_closes() -> None:
     circuit.on_unreachable(0.0)
     assert circuit.admits(0.0)
     circuit.on_unreachable(0.0)
-    pause_ends = circuit.next_probe(0.0)
+    pause_ends = circuit.open_until
     assert 0.0 < pause_ends <= 10.0
     assert not circuit.admits(pause_ends - 0.01)
     assert circuit.admits(pause_ends)

@@ -189,3 +189,22 @@ async def test_leaving_early_closes_the_connection() -> None:
             with pytest.raises(InvariantError):
                 _ = answer.end
         await asyncio.wait_for(gone.wait(), 10)
+
+
+async def test_whole_answers_end_by_their_status() -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if request.path == "/slow":
+            await asyncio.sleep(30)
+        if request.path == "/bad":
+            return web.json_response({"error": {"message": "no such model", "code": 404}}, status=404)
+        return web.json_response({"method": request.method, "sent": await request.text()})
+
+    async with serve(handler) as url, InferenceClient(url, clock=SystemClock(), concurrency=1) as client:
+        good = await client.call("/v1/models")
+        assert (good.kind, good.body) == (EndKind.FINISHED, b'{"method": "GET", "sent": ""}')
+        assert b"POST" in (await client.call("/tokenize", {"prompt": "a"})).body
+        bad = await client.call("/bad", {})
+        assert (bad.kind, bad.status, bad.message) == (EndKind.REFUSED, 404, "no such model")
+        assert (await client.call("/slow", {}, timeout_s=0.1)).kind is EndKind.TIMED_OUT
+    async with InferenceClient(url, clock=SystemClock(), concurrency=1) as client:
+        assert (await client.call("/v1/models")).kind is EndKind.UNREACHABLE

@@ -1,0 +1,67 @@
+"""A TCP relay that breaks connections after a random number of bytes: evictions without a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+
+from extproc.tasks import TaskKeeper
+
+
+class CuttingRelay:
+    """Relays to 127.0.0.1:`port`; a connection breaks after `bytes_between_cuts` relayed bytes on average.
+
+    None switches cutting off; `cuts` counts broken connections.
+    """
+
+    def __init__(self, port: int, rng: random.Random, bytes_between_cuts: float | None) -> None:
+        self._target = port
+        self._rng = rng
+        self.bytes_between_cuts = bytes_between_cuts
+        self.cuts = 0
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._tasks = TaskKeeper(lambda name, error: None)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[str]:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        try:
+            yield f"http://127.0.0.1:{self.port}"
+        finally:
+            self._server.close()
+            await self._tasks.close()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._tasks.spawn(_copy(reader, upstream_writer), name="up")
+        mean = self.bytes_between_cuts
+        budget = None if mean is None else int(self._rng.expovariate(1.0 / mean)) + 1
+        with contextlib.suppress(OSError):
+            while data := await upstream_reader.read(65536):
+                if budget is not None and len(data) >= budget:
+                    writer.write(data[:budget])
+                    self.cuts += 1
+                    break
+                if budget is not None:
+                    budget -= len(data)
+                writer.write(data)
+                await writer.drain()
+        # What is written goes out; then both connections end, for the client in the middle of the body.
+        upstream_writer.close()
+        writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
