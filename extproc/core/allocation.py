@@ -21,62 +21,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from extproc.core.credits import SLOTS, TOKENS, Credits, Reclaim, ReplicaDemand
+
 IntArray = npt.NDArray[np.int64]
-
-SLOTS, TOKENS = 0, 1
-
-UNLIMITED = 1 << 40
-"""Stands for the tokens of an endpoint that has no token limit; far above any real KV cache."""
 
 _MAX_PLACEMENTS = 128
 """Waiting demand of one replica and priority is placed in at most so many pieces per round."""
-
-
-class Credits(NamedTuple):
-    """A claim on one endpoint: request slots and KV tokens."""
-
-    slots: int
-    tokens: int
-
-
-class BandUse(NamedTuple):
-    """In-flight load of one priority; `slots[i]` and `tokens[i]` are on the report's i-th address."""
-
-    slots: Sequence[int]
-    tokens: Sequence[int]
-
-
-class Waiting(NamedTuple):
-    """Queued load of one priority at one replica that its own credits can't serve."""
-
-    priority: int
-    requests: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaDemand:
-    """What one replica reports: its in-flight load by priority on `addresses`, and its queues."""
-
-    addresses: Sequence[str] = ()
-    in_use: Mapping[int, BandUse] = field(default_factory=dict)
-    waiting: Sequence[Waiting] = ()
-
-
-class Reclaim(NamedTuple):
-    """Ask `replica` to evict work below `priority` on `address`, worth so much."""
-
-    replica: str
-    address: str
-    priority: int
-    slots: int
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)

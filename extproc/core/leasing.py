@@ -13,51 +13,23 @@ grant before, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from extproc.core.allocation import (
+from extproc.core.allocation import IntArray, PoolTable, allocate, step_grants
+from extproc.core.credits import (
+    NO_GRANT,
     SLOTS,
     TOKENS,
     UNLIMITED,
     Credits,
-    IntArray,
-    PoolTable,
+    Grant,
     Reclaim,
     ReplicaDemand,
-    allocate,
-    step_grants,
+    Report,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """What a replica may use from now on; `sequence` 0 is "nothing granted yet".
-
-    `replaced` is what the grant before it allowed: the replica may use that until it has read this one.
-    """
-
-    sequence: int = 0
-    replaced: Mapping[str, Credits] = field(default_factory=dict)
-    credits: Mapping[str, Credits] = field(default_factory=dict)
-    reclaims: Sequence[Reclaim] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One replica's state: the grant it acts on, its load and queues.
-
-    `measured` is the engines' own count of requests (running + waiting) by address, for claims of replicas
-    that no longer report.
-    """
-
-    grant_sequence: int = 0
-    demand: ReplicaDemand = field(default_factory=ReplicaDemand)
-    measured: Mapping[str, int] = field(default_factory=dict)
-
-
-NO_GRANT = Grant()
+NOTHING = Credits(0, 0)
 
 
 def use_by_address(demand: ReplicaDemand) -> dict[str, Credits]:
@@ -70,12 +42,14 @@ def use_by_address(demand: ReplicaDemand) -> dict[str, Credits]:
     return {address: Credits(*pair) for address, pair in totals.items()}
 
 
-def claims_left_behind(departed: Iterable[Report], live: Iterable[Report]) -> dict[str, Credits]:
-    """What requests of replicas that no longer report still occupy, by address.
+def claims_left_behind(
+    departed: Mapping[str, Report], grants: Mapping[str, Grant], live: Iterable[Report]
+) -> dict[str, Credits]:
+    """What requests of replicas that no longer report may still occupy, by address.
 
-    Their last reported load, but no more than the engines run beyond what the live replicas know of: the
+    As much as they last held, but no more than the engines run beyond what the live replicas know of: the
     streams of a killed process end at once, those of a paused one go on. Where no live replica has a
-    measurement the last reported load stands.
+    measurement all that they held counts.
     """
     measured: dict[str, int] = {}
     known: dict[str, int] = {}
@@ -85,10 +59,13 @@ def claims_left_behind(departed: Iterable[Report], live: Iterable[Report]) -> di
         for address, use in use_by_address(report.demand).items():
             known[address] = known.get(address, 0) + use.slots
     claims: dict[str, Credits] = {}
-    for report in departed:
-        for address, use in use_by_address(report.demand).items():
-            earlier = claims.get(address, Credits(0, 0))
-            claims[address] = Credits(earlier.slots + use.slots, earlier.tokens + use.tokens)
+    for name, report in departed.items():
+        held = use_by_address(report.demand)
+        for address, granted in grants.get(name, NO_GRANT).credits.items():
+            held[address] = _larger(granted, held.get(address, NOTHING))
+        for address, claim in held.items():
+            earlier = claims.get(address, NOTHING)
+            claims[address] = Credits(earlier.slots + claim.slots, earlier.tokens + claim.tokens)
     for address, claim in claims.items():
         if address in measured and claim.slots:
             running = min(claim.slots, max(0, measured[address] - known.get(address, 0)))
@@ -96,15 +73,22 @@ def claims_left_behind(departed: Iterable[Report], live: Iterable[Report]) -> di
     return {address: claim for address, claim in claims.items() if claim.slots}
 
 
+def _larger(one: Credits, other: Credits) -> Credits:
+    return Credits(max(one.slots, other.slots), max(one.tokens, other.tokens))
+
+
 def next_grants(
     capacity: Mapping[str, Credits],
     reports: Mapping[str, Report],
     grants: Mapping[str, Grant],
     ghosts: Mapping[str, Credits] | None = None,
+    *,
+    at_least_replicas: int = 1,
 ) -> dict[str, Grant]:
     """The grants to write now; only those that differ from what the replica has, and only acknowledged ones.
 
-    `grants` is what was written last by replica, `ghosts` comes from `claims_left_behind`.
+    `grants` is what was written last by replica, `ghosts` comes from `claims_left_behind`. Nobody gets more
+    than its even share among `at_least_replicas`: while some of so many may live on their fallback, unseen.
     """
     table = PoolTable(capacity, list(reports))
     demands = {replica: report.demand for replica, report in reports.items()}
@@ -115,15 +99,21 @@ def next_grants(
         for replica, grant in zip(table.replicas, last, strict=True)
     ]
     written = table.zeros()
+    in_use = table.zeros()
     reserved = table.zeros()
     for r, replica in enumerate(table.replicas):
         written[r] = table.by_address(last[r].credits)
-        reserved[r] = np.maximum(written[r], table.by_address(use_by_address(demands[replica])))
+        in_use[r] = table.by_address(use_by_address(demands[replica]))
+        reserved[r] = np.maximum(written[r], in_use[r])
         if waits_for_ack[r]:
             reserved[r] = np.maximum(reserved[r], table.by_address(last[r].replaced))
+    if _may_stay(table, demands, written, in_use, ghost_claims):
+        return {}
     allocation = allocate(table, demands, ghost_claims)
     targets = allocation.targets
     targets[np.array(waits_for_ack, dtype=bool)] = written[np.array(waits_for_ack, dtype=bool)]
+    if at_least_replicas > 1:
+        targets = np.minimum(targets, np.maximum(table.capacity // at_least_replicas, written))
     stepped = step_grants(table.capacity, targets, reserved, ghost_claims)
     return {
         replica: _grant(table, stepped[r], last[r], allocation.reclaims, replica)
@@ -134,6 +124,22 @@ def next_grants(
             or any(reclaim.replica == replica for reclaim in allocation.reclaims)
         )
     }
+
+
+def _may_stay(
+    table: PoolTable,
+    demands: Mapping[str, ReplicaDemand],
+    written: IntArray,
+    in_use: IntArray,
+    ghosts: IntArray,
+) -> bool:
+    """Nobody waits, and everybody has at least half an even share of what is idle: moving would be noise."""
+    if any(demand.waiting for demand in demands.values()):
+        return False
+    idle = np.maximum(table.capacity - ghosts - in_use.sum(axis=0), 0)
+    enough = in_use + idle // (2 * max(1, len(table.replicas)))
+    fits = (np.maximum(written, in_use).sum(axis=0) <= np.maximum(table.capacity - ghosts, 0)).all()
+    return bool(fits and (written >= enough).all())
 
 
 def _grant(table: PoolTable, row: IntArray, last: Grant, reclaims: Sequence[Reclaim], replica: str) -> Grant:
@@ -160,3 +166,25 @@ def even_share(capacity: Mapping[str, Credits], replica_index: int, replica_coun
         ]
         shares[address] = Credits(*parts)
     return shares
+
+
+def fallback_credits(
+    shares: Mapping[str, Credits],
+    in_use: Mapping[str, Credits],
+    measured: Mapping[str, int],
+    capacity: Mapping[str, Credits],
+    replica_count: int,
+) -> dict[str, Credits]:
+    """What a replica that is cut off may use: its even share, as far as the engines have room.
+
+    Others may still run more than their share, so where the endpoint was measured the replica adds to what
+    it has in use at most its part of the places that are free there.
+    """
+    credits = {}
+    for address, share in shares.items():
+        slots = share.slots
+        if address in measured:
+            free = max(0, capacity[address].slots - measured[address])
+            slots = min(slots, in_use.get(address, NOTHING).slots + -(-free // replica_count))
+        credits[address] = Credits(slots, share.tokens)
+    return credits

@@ -9,23 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.core.allocation import (
+from extproc.core.allocation import PoolTable, allocate, fair_levels
+from extproc.core.credits import (
+    NO_GRANT,
     SLOTS,
     UNLIMITED,
     BandUse,
     Credits,
-    PoolTable,
+    Grant,
     ReplicaDemand,
+    Report,
     Waiting,
-    allocate,
-    fair_levels,
 )
 from extproc.core.leasing import (
-    NO_GRANT,
-    Grant,
-    Report,
     claims_left_behind,
     even_share,
+    fallback_credits,
     next_grants,
     use_by_address,
 )
@@ -301,7 +300,7 @@ def test_claims_of_a_killed_replica_end_with_its_streams_and_those_of_a_paused_o
     def left(measured: dict[str, int]) -> dict[str, Credits]:
         report = live.report()
         seen = Report(demand=report.demand, measured=measured)
-        return claims_left_behind([gone.report()], [seen])
+        return claims_left_behind({"gone": gone.report()}, {}, [seen])
 
     assert left({"a:1": 4}) == {}
     assert left({"a:1": 12}) == {"a:1": Credits(8, 800)}
@@ -323,3 +322,22 @@ def test_use_by_address_adds_the_bands() -> None:
     )
     assert use_by_address(demand) == {"a:1": Credits(3, 12), "b:1": Credits(3, 9)}
     assert SLOTS == 0
+
+
+def test_while_others_may_live_on_their_fallback_nobody_gets_more_than_an_even_share() -> None:
+    greedy = Report(demand=ReplicaDemand(waiting=[Waiting(10, 100, 0)]))
+    grants = next_grants(pool(1, 32), {"r0": greedy}, {}, at_least_replicas=4)
+    assert grants["r0"].credits["10.0.0.0:8000"].slots == 8
+
+
+def test_a_departed_replica_may_have_used_all_of_its_grant_since_its_last_report() -> None:
+    grant = Grant(sequence=3, credits={"a:1": Credits(8, 0)})
+    left = claims_left_behind({"gone": Report()}, {"gone": grant}, [Report(measured={"a:1": 5})])
+    assert left == {"a:1": Credits(5, 0)}
+
+
+def test_cut_off_replica_takes_its_part_of_free_places_only() -> None:
+    capacity = {"a:1": Credits(32, 0), "b:1": Credits(32, 0)}
+    shares = even_share(capacity, 0, 2)
+    credits = fallback_credits(shares, {"a:1": Credits(4, 0)}, {"a:1": 26}, capacity, 2)
+    assert (credits["a:1"].slots, credits["b:1"].slots) == (7, 16)

@@ -1,0 +1,98 @@
+"""The allocator's part of a replica: reads all reports, writes the grants that follow.
+
+Whichever replica holds the leader's lease runs it. It keeps nothing that its successor would miss: reports
+and grants are in the store; only since when somebody is gone is counted here, and counted afresh by the
+next leader, which errs on the safe side.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from extproc.core.credits import Credits, Grant, Report
+from extproc.core.leasing import claims_left_behind, next_grants
+from extproc.errors import PeerProtocolError
+from extproc.runtime.replicas.letters import decode_grant, decode_report, encode
+from extproc.runtime.replicas.store import ReplicaStore, Table
+
+logger = logging.getLogger(__name__)
+
+
+class Allocator:
+    """Runs rounds while its replica leads. `lease_s` is how long a replica may be silent."""
+
+    def __init__(self, store: ReplicaStore, lease_s: float) -> None:
+        self._store = store
+        self._lease_s = lease_s
+        self._gone_since: dict[str, float] = {}
+        self._settling_until = float("-inf")
+        self._settling_replicas = 1
+        self.rounds = 0
+        self.grants_written = 0
+
+    def settle(self, replicas: int, now: float) -> None:
+        """Some of so many replicas may live on their fallback, unseen: even shares only, for one lease."""
+        self._settling_replicas = replicas
+        self._settling_until = now + self._lease_s
+
+    async def round(self, leader: str, capacity: Mapping[str, Credits], now: float) -> int:
+        """One allocation: how many grants were written (0 also when another leads now). Raises StoreError."""
+        self.rounds += 1
+        table = await self._store.table()
+        reports = _readable(table)
+        live = {name: report for name, report in reports.items() if name in table.alive}
+        departed = {name: report for name, report in reports.items() if name not in table.alive}
+        written = _grants(table)
+        forget = self._forgotten(departed, written, live, now)
+        forget += [name for name in table.reports if name not in reports]
+        remembered = {name: report for name, report in departed.items() if name not in forget}
+        ghosts = claims_left_behind(remembered, written, live.values())
+        at_least = self._settling_replicas if now < self._settling_until else 1
+        grants = next_grants(capacity, live, written, ghosts, at_least_replicas=at_least)
+        if not grants and not forget:
+            return 0
+        letters = {name: encode(grant) for name, grant in grants.items()}
+        if not await self._store.write(leader, letters, forget):
+            return 0
+        self.grants_written += len(grants)
+        return len(grants)
+
+    def _forgotten(
+        self,
+        departed: Mapping[str, Report],
+        written: Mapping[str, Grant],
+        live: Mapping[str, Report],
+        now: float,
+    ) -> list[str]:
+        """Departed replicas that no longer occupy anything.
+
+        With measurements: as soon as the engines run nothing beyond what the live ones know of, but not
+        before a sample can have seen it (one lease). Without: after one more lease.
+        """
+        for name in list(self._gone_since):
+            if name not in departed:
+                del self._gone_since[name]
+        forgotten = []
+        for name, report in departed.items():
+            gone_s = now - self._gone_since.setdefault(name, now)
+            has_measurement = any(other.measured for other in live.values())
+            claims = claims_left_behind({name: report}, written, live.values()) if has_measurement else {}
+            if gone_s >= self._lease_s and not claims:
+                logger.warning("replica %s is gone; its capacity is free again", name)
+                forgotten.append(name)
+        return forgotten
+
+
+def _readable(table: Table) -> dict[str, Report]:
+    reports = {}
+    for name, data in table.reports.items():
+        try:
+            reports[name] = decode_report(data)
+        except PeerProtocolError as error:
+            logger.warning("replica %s: %s", name, error)
+    return reports
+
+
+def _grants(table: Table) -> dict[str, Grant]:
+    return {name: decode_grant(data) for name, data in table.grants.items()}
