@@ -20,7 +20,8 @@ class AdminConfig:
     `port` 0 takes a free one (it is logged). `token_file` holds a bearer token, read again at each request so
     that a rotated secret works at once. `tls_cert_file` and `tls_key_file` switch to HTTPS; `client_ca_file`
     then demands a client certificate. `open_metrics` lets /metrics be read without a token (health checks
-    always may be).
+    always may be). `llm_d_metrics` also exports llm-d-router's flow-control names, with `pool_name` in their
+    label `inference_pool`.
     """
 
     enabled: bool = True
@@ -31,6 +32,8 @@ class AdminConfig:
     tls_key_file: str | None = None
     client_ca_file: str | None = None
     open_metrics: bool = False
+    llm_d_metrics: bool = False
+    pool_name: str = "default"
 
     def __post_init__(self) -> None:
         problems = []

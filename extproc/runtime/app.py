@@ -33,6 +33,7 @@ from extproc.runtime.live import LiveFeed
 from extproc.runtime.logs import configure_logging
 from extproc.runtime.loop_lag import measure_lag
 from extproc.runtime.meters import Meters
+from extproc.runtime.peer_metrics import PeerNames
 from extproc.runtime.pool_gauges import read_pool
 from extproc.runtime.pool_watch import PoolWatch
 from extproc.runtime.reload import Reloader
@@ -108,6 +109,9 @@ class Application:
         self.meters.add_source(
             lambda: read_process(self.service.open_streams, self.is_draining, self.config_generation)
         )
+
+        if config.admin.llm_d_metrics:
+            self.meters.add_alias(PeerNames(self.meters.registry, config.admin.pool_name))
 
     @property
     def config_generation(self) -> int:

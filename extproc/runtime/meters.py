@@ -43,6 +43,7 @@ class Meters:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # A second series each, unread.
         self.registry = CollectorRegistry(auto_describe=False)
+        self._aliases = CollectorRegistry(auto_describe=False)
         self._specs = {metric.name: metric for metric in all_metrics()}
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
@@ -62,9 +63,13 @@ class Meters:
         """Ask `source` for its readings at every scrape."""
         self._sources.append(source)
 
+    def add_alias(self, collector: Collector) -> None:
+        """Expose `collector` too: one that gives our own series other names."""
+        self._aliases.register(collector)
+
     def expose(self) -> bytes:
         """The Prometheus text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self.registry) + generate_latest(self._aliases)
 
     def _build(self, metric: Metric) -> None:
         if metric.is_read:
