@@ -190,8 +190,9 @@ class Exchange:
         self._request = RequestSide(self._config, self.modes, found.declared_bytes)
         self.hints = read_hints(event.headers, self._config, now, wall_time)
         notes: list[ExchangeCommand] = [Note(f"ignored-header:{name}") for name in self.hints.ignored]
-        if event.is_end or found.is_upgrade or found.kind is ApiKind.UNQUEUED:
+        if event.is_end or found.is_upgrade or (found.kind is ApiKind.UNQUEUED and not found.is_odd_upgrade):
             self._request.expects_no_body = found.is_upgrade
+            self._request.owed.append(Phase.REQUEST_HEADERS)
             return [*notes, *self._pick()]
         refusal = self._refuse_early()
         if refusal is not None:
@@ -210,12 +211,13 @@ class Exchange:
             return refuse_unknown_path()
         if self._request.size_bytes > TOLERATED_BODY_FACTOR * config.limits.max_body_bytes:
             return refuse_oversize(config.limits.max_body_bytes)
+        if found.is_odd_upgrade:
+            return refuse_malformed("an Upgrade header does not go with this method: leave it out")
         if found.is_compressed and config.compressed_bodies is Strictness.REFUSE:
             return refuse_malformed("content-encoding is not supported: send the body uncompressed")
         return None
 
     def _pick(self) -> list[ExchangeCommand]:
-        self._request.owed.append(Phase.REQUEST_HEADERS)
         self.state = State.PICKING
         return [PickUnqueued(self._subset)]
 
@@ -246,6 +248,8 @@ class Exchange:
     def _admit(self, *, is_certain: bool) -> list[ExchangeCommand]:
         """Build the request from the body; when not `is_certain`, the body may have been cut off."""
         found = self.request_class
+        if is_certain and not self._request.body():
+            return self._pick()
         if found.kind is ApiKind.OPAQUE or not found.is_json or found.is_compressed:
             return self._admit_unread()
         body = self._request.body()

@@ -178,6 +178,10 @@ def _listener(settings: EnvoySettings) -> Node:
         request_headers_timeout="10s",
         request_timeout="300s",
         delayed_close_timeout=_duration(settings.delayed_close_timeout_s),
+        http2_protocol_options={
+            "initial_stream_window_size": settings.buffer_limit_bytes,
+            "initial_connection_window_size": 2 * settings.buffer_limit_bytes,
+        },
         upgrade_configs=[{"upgrade_type": "websocket"}],
         http_filters=_http_filters(settings),
         route_config=_routes(settings),
