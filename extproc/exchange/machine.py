@@ -7,7 +7,6 @@ breaks the protocol. It knows no gRPC, no clock and no queue: decisions of flow 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from extproc.core import commands as core
@@ -16,7 +15,7 @@ from extproc.core.outcomes import Outcome
 from extproc.core.types import RequestId
 from extproc.errors import PeerProtocolError
 from extproc.exchange import events as ev
-from extproc.exchange.admission import Admission, Admitter
+from extproc.exchange.admission import Admission
 from extproc.exchange.attributes import HeaderHints, read_hints
 from extproc.exchange.classify import UNKNOWN, classify
 from extproc.exchange.commands import (
@@ -30,7 +29,6 @@ from extproc.exchange.commands import (
     SubmitRequest,
 )
 from extproc.exchange.events import Phase, StreamModes
-from extproc.exchange.observation import ObservationSampler
 from extproc.exchange.refusals import (
     Refusal,
     refuse_eviction,
@@ -42,8 +40,8 @@ from extproc.exchange.refusals import (
 from extproc.exchange.request import RequestSide
 from extproc.exchange.response import ResponseSide, answer_body
 from extproc.exchange.restore import ModelRestorer
-from extproc.exchange.settings import CountMode, ExchangeConfig, Strictness, UnknownPath
-from extproc.exchange.tokens import TokenEstimator
+from extproc.exchange.settings import CountMode, Strictness, UnknownPath
+from extproc.exchange.surroundings import Surroundings
 from extproc.formats.openai import ApiKind
 
 
@@ -74,16 +72,6 @@ TOLERATED_BODY_FACTOR = 2
 """A body of up to so many times the limit is taken whole before it is refused (see `LimitConfig`)."""
 
 WAITING = (State.COUNTING, State.QUEUED, State.PICKING)
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all streams of a process share."""
-
-    config: ExchangeConfig
-    estimator: TokenEstimator
-    admitter: Admitter
-    sampler: ObservationSampler
 
 
 class Exchange:

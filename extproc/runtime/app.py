@@ -18,11 +18,7 @@ from extproc.config.schema import Config
 from extproc.config.server import QueuedAtDrain
 from extproc.core.controller import FlowController
 from extproc.core.events import DrainStarted
-from extproc.exchange.admission import Admitter
-from extproc.exchange.machine import Surroundings
-from extproc.exchange.observation import ObservationSampler
-from extproc.exchange.settings import ExchangeConfig
-from extproc.exchange.tokens import TokenEstimator
+from extproc.exchange.surroundings import build_surroundings
 from extproc.runtime.admin import AdminServer, JsonObject
 from extproc.runtime.admin_source import ApplicationView
 from extproc.runtime.credentials import build_credentials
@@ -243,20 +239,6 @@ class Application:
             except TimeoutError:
                 break
         return not self.service.open_streams
-
-
-def build_surroundings(
-    config: ExchangeConfig, rng: random.Random, before: Surroundings | None = None
-) -> Surroundings:
-    """What all streams share; what was learnt before of token counts is kept where its settings are."""
-    is_same = before is not None and before.config.tokens == config.tokens
-    estimator = before.estimator if before is not None and is_same else TokenEstimator(config.tokens)
-    return Surroundings(
-        config=config,
-        estimator=estimator,
-        admitter=Admitter(config, estimator, rng.random),
-        sampler=ObservationSampler(config.observation, rng.random),
-    )
 
 
 async def serve(config: Config, file: Path | None = None) -> None:

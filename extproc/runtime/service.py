@@ -14,8 +14,9 @@ import grpc
 from extproc.clock import Clock
 from extproc.config.server import ServerConfig
 from extproc.errors import PeerProtocolError
-from extproc.exchange.machine import TOLERATED_BODY_FACTOR, Exchange, Surroundings
+from extproc.exchange.machine import TOLERATED_BODY_FACTOR, Exchange
 from extproc.exchange.refusals import refuse_overload
+from extproc.exchange.surroundings import Surroundings
 from extproc.runtime.driver import Driver
 from extproc.runtime.stream import Counter, Stream
 from extproc.runtime.telemetry import Telemetry

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from extproc.stack.envoy import ProcessingMode
-from tests.support.gateway import Gateway, chat
+from tests.support.gateway import Gateway, wait_until
 
 CONTROLLED = [mode for mode in ProcessingMode if mode is not ProcessingMode.OBSERVABILITY]
 HEADERS_FIRST = (ProcessingMode.STREAMED, ProcessingMode.HEADERS_ONLY)
@@ -85,12 +85,12 @@ async def test_an_empty_chunked_answer_ends(mode: ProcessingMode, tmp_path: Path
 
 
 async def test_observability_mode_changes_nothing(tmp_path: Path) -> None:
-    """Envoy only copies: requests pass as if we weren't there, and nothing is booked."""
+    """Envoy only sends copies: requests go where Envoy wants, nothing is answered and nothing booked."""
     mode = ProcessingMode.OBSERVABILITY
-    async with Gateway(tmp_path, mode=mode) as gateway:
-
-        def route_to_model(bootstrap: dict) -> None: ...
-
-        async with gateway.client() as client:
-            answer = await client.post("/v1/chat/completions", json=chat())
-            assert answer.status_code in (200, 503)
+    async with Gateway(tmp_path, mode=mode, static_pool=True) as gateway:
+        for http2 in (False, True):
+            async with gateway.client(http2=http2) as client:
+                await _exchange(gateway, client, 64 << 10, tokens=5)
+                assert (await client.post("/v1/chat/completions", content=b"{")).status_code == 200
+        await wait_until(lambda: gateway.app.service.open_streams == 0)
+        assert not gateway.app.driver.statistics().bands

@@ -43,10 +43,12 @@ class Gateway:
         *,
         mode: ProcessingMode = ProcessingMode.LEAN,
         servers: int = 1,
+        static_pool: bool = False,
         **envoy: Any,
     ) -> None:
         self._directory = directory
         self._config = dict(config or {})
+        self._has_static_pool = static_pool
         self._settings = EnvoySettings(
             listen_host="127.0.0.1", listen_port=0, admin_port=0, mode=mode, **envoy
         )
@@ -75,7 +77,11 @@ class Gateway:
             await model.start()
         self.app = Application(self._build_config())
         await self.app.start()
-        self._settings = dataclasses.replace(self._settings, extproc_port=self.app.port)
+        self._settings = dataclasses.replace(
+            self._settings,
+            extproc_port=self.app.port,
+            endpoints=tuple(model.address for model in self.models) if self._has_static_pool else (),
+        )
         await asyncio.to_thread(self._start_envoy)
         async with httpx.AsyncClient() as client:
             await self._wait_listening(client)
