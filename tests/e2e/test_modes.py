@@ -17,6 +17,7 @@ CONTROLLED = [mode for mode in ProcessingMode if mode is not ProcessingMode.OBSE
 HEADERS_FIRST = (ProcessingMode.STREAMED, ProcessingMode.HEADERS_ONLY)
 """Modes in which the route is chosen before a byte of the body is seen."""
 
+LARGE_BODIES = {"requests": {"limits": {"max_body_bytes": 32 << 20}}}
 JSON = {"content-type": "application/json"}
 
 
@@ -41,7 +42,7 @@ async def _exchange(gateway: Gateway, client: httpx.AsyncClient, padding: int, t
 @pytest.mark.parametrize("mode", CONTROLLED)
 async def test_bodies_of_all_sizes_arrive_unchanged(mode: ProcessingMode, tmp_path: Path) -> None:
     """Also field bugs 4 (bytes nobody asked to change), 7 and 8 (buffer and message limits), 14 and 16."""
-    async with Gateway(tmp_path, mode=mode) as gateway:
+    async with Gateway(tmp_path, LARGE_BODIES, mode=mode, buffer_limit_bytes=64 << 20) as gateway:
         for http2 in (False, True):
             async with gateway.client(http2=http2) as client:
                 for padding in (0, 64 << 10, 1 << 20):

@@ -41,7 +41,7 @@ def test_the_shipped_file_fits() -> None:
         ),
         ("per_connection_buffer_limit_bytes: 33554432", "name: x", "listeners[0]"),
         ("max_outbound_control_frames: 100000", "max_outbound_frames: 9", "clusters[0]"),
-        ("http2_protocol_options:", "http_protocol_options:", "clusters[0]"),
+        ("  http2_protocol_options:  #", "  http_protocol_options:  #", "clusters[0]"),
         ("cluster_name: extproc}", "cluster_name: other}", "static_resources.clusters"),
     ],
 )
