@@ -68,7 +68,7 @@ def test_the_lean_life_of_a_request() -> None:
     assert isinstance(routed, Proceed)
     assert (routed.phase, routed.destination) == (Phase.REQUEST_BODY, f"{ADDRESS},10.0.0.2:8000")
     assert routed.body is None, "unchanged bytes are never sent back"
-    assert talk.response() == [Notify(ResponseStarted(RequestId(7))), Proceed(Phase.RESPONSE_HEADERS)]
+    assert talk.response() == [Notify(ResponseStarted(RequestId(7), None, 200)), Proceed(Phase.RESPONSE_HEADERS)]
     assert _ends(talk.exchange.close()) == [EndReason.COMPLETED]
     assert talk.exchange.close() == []
 
@@ -333,7 +333,7 @@ def test_the_clients_model_name_comes_back_whatever_the_cuts() -> None:
 def test_limits_refuse_before_anything_is_kept() -> None:
     config = ExchangeConfig(limits=LimitConfig(max_body_bytes=100))
     announced = Conversation(config)
-    assert _refusal(announced.headers(content_length="101")).refusal.status == 413
+    assert _refusal(announced.headers(content_length="201")).refusal.status == 413
     grown = Conversation(config, BodyMode.FULL_DUPLEX_STREAMED)
     grown.headers()
     grown.body(b"x" * 60, is_end=False)
