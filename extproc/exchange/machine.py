@@ -197,7 +197,8 @@ class Exchange:
         found, config = self.request_class, self._config
         if found.kind is ApiKind.OPAQUE and config.unknown_paths is UnknownPath.REFUSE:
             return refuse_unknown_path()
-        if self._request.size_bytes > TOLERATED_BODY_FACTOR * config.limits.max_body_bytes:
+        factor = 1 if self._request.is_decided_at_headers else TOLERATED_BODY_FACTOR
+        if self._request.size_bytes > factor * config.limits.max_body_bytes:
             return refuse_oversize(config.limits.max_body_bytes)
         if found.is_odd_upgrade:
             return refuse_malformed("an Upgrade header does not go with this method: leave it out")

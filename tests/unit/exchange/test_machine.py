@@ -68,7 +68,10 @@ def test_the_lean_life_of_a_request() -> None:
     assert isinstance(routed, Proceed)
     assert (routed.phase, routed.destination) == (Phase.REQUEST_BODY, f"{ADDRESS},10.0.0.2:8000")
     assert routed.body is None, "unchanged bytes are never sent back"
-    assert talk.response() == [Notify(ResponseStarted(RequestId(7), None, 200)), Proceed(Phase.RESPONSE_HEADERS)]
+    assert talk.response() == [
+        Notify(ResponseStarted(RequestId(7), None, 200)),
+        Proceed(Phase.RESPONSE_HEADERS),
+    ]
     assert _ends(talk.exchange.close()) == [EndReason.COMPLETED]
     assert talk.exchange.close() == []
 
