@@ -20,10 +20,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("extproc.cli.bench:bench", "measure: suites, load, single parts"),
     "check": ("extproc.cli.check:command", "check a configuration and print what is in force"),
     "demo": ("extproc.cli.demo:command", "one minute: the same load without and with flow control"),
-    "emulate": ("extproc.cli.emulate:emulate", "An emulated vLLM server on a port."),
+    "emulate": ("extproc.cli.emulate:emulate", "an emulated vLLM server on a port"),
     "envoy-config": ("extproc.cli.envoy_config:command", "print an Envoy bootstrap for given addresses"),
     "import": ("extproc.cli.import_config:import_config", "read llm-d-router's configuration into ours"),
     "serve": ("extproc.cli.serve:command", "run the external processor"),
+    "sim": ("extproc.cli.sim:sim", "fit the simulator to hardware; vary a setting"),
     "top": ("extproc.cli.top:top", "live view of a running processor in the terminal"),
     "up": ("extproc.cli.up:command", "Envoy, extproc and emulated servers on this machine"),
 }
