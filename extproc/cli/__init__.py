@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("extproc.cli.import_config:import_config", "read llm-d-router's configuration into ours"),
     "serve": ("extproc.cli.serve:command", "run the external processor"),
     "sim": ("extproc.cli.sim:sim", "fit the simulator to hardware; vary a setting"),
+    "simulate": ("extproc.cli.simulate:simulate", "run a scenario in virtual time"),
     "top": ("extproc.cli.top:top", "live view of a running processor in the terminal"),
     "up": ("extproc.cli.up:command", "Envoy, extproc and emulated servers on this machine"),
 }

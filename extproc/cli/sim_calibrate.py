@@ -59,13 +59,14 @@ def rewritten(text: str, result: Fit) -> str:
     for name in _COEFFICIENTS:
         value = f"{getattr(result.cost, name):.3g}"
         text = re.sub(rf"(?m)^(    {name}: )\S+$", rf"\g<1>{value}", text, count=1)
-    for key, figures in (
-        ("simulated", [row.simulated for row in result.rows]),
-        ("residual_fraction", [row.residual_fraction for row in result.rows]),
-    ):
-        values = iter(figures)
-        text = re.sub(rf"(?m)^(    {key}: )\S+$", lambda found: f"{found[1]}{next(values) or 0.0:.4g}", text)
-    return text
+    text = _fill_in(text, "simulated", [row.simulated for row in result.rows])
+    return _fill_in(text, "residual_fraction", [row.residual_fraction for row in result.rows])
+
+
+def _fill_in(text: str, key: str, figures: Sequence[float | None]) -> str:
+    """Set the rows' `key`, which the file holds once for each row, in order."""
+    values = iter(figures)
+    return re.sub(rf"(?m)^(    {key}: )\S+$", lambda found: f"{found[1]}{next(values) or 0.0:.4g}", text)
 
 
 def _fit_with_progress(hardware: Hardware, seeds: Sequence[int]) -> Fit:

@@ -12,14 +12,25 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from extproc.sim.sequence import Sequence, SequenceState
+from extproc.sim.stretch import Stretch
 
 
 class DecodeBatch:
     """Members, their context total, their finishes by step number and their block phases."""
 
-    __slots__ = ("_blocks", "_finishes", "_holders", "_phases", "context_tokens", "members", "step")
+    __slots__ = (
+        "_blocks",
+        "_finishes",
+        "_holders",
+        "_keeps_token_times",
+        "_phases",
+        "_step_ends",
+        "context_tokens",
+        "members",
+        "step",
+    )
 
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, *, keeps_token_times: bool = False) -> None:
         self.members: dict[int, Sequence] = {}
         self.context_tokens = 0
         self.step = 0
@@ -28,6 +39,9 @@ class DecodeBatch:
         self._holders = 0
         """Members that hold KV blocks (exempt ones do not)."""
         self._finishes: list[tuple[int, int, Sequence]] = []
+        self._keeps_token_times = keeps_token_times
+        self._step_ends: list[float] = []
+        """When each step ended, by step number; only with `keeps_token_times`."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -52,6 +66,8 @@ class DecodeBatch:
         steps = self.step - sequence.entered_step
         sequence.generated += steps
         sequence.computed += steps
+        if self._keeps_token_times:
+            sequence.token_times += self._step_ends[sequence.entered_step : self.step]
         if sequence.holding is not None:
             blocks = -(-sequence.computed // self._blocks)
             sequence.holding.own_blocks = blocks - sequence.holding.shared_blocks
@@ -61,9 +77,13 @@ class DecodeBatch:
     def generated_tokens(self, sequence: Sequence) -> int:
         return sequence.generated + self.step - sequence.entered_step
 
-    def advance(self, steps: int) -> None:
-        self.step += steps
-        self.context_tokens += steps * len(self.members)
+    def advance(self, stretch: Stretch) -> None:
+        """The steps of `stretch` have ended."""
+        self.step += stretch.steps
+        self.context_tokens += stretch.steps * len(self.members)
+        if self._keeps_token_times:
+            start = stretch.started_at
+            self._step_ends += [start + stretch.elapsed_s(step) for step in range(1, stretch.steps + 1)]
 
     def blocks_needed(self, first: int, steps: int) -> int:
         """New blocks over `steps` steps, starting `first` steps from now."""

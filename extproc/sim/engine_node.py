@@ -29,7 +29,9 @@ class EngineClient(Protocol):
 class EngineNode:
     """Keeps a server model's appointments with the calendar and tells clients what happened."""
 
-    def __init__(self, spec: EndpointSpec, number: int, calendar: Calendar) -> None:
+    def __init__(
+        self, spec: EndpointSpec, number: int, calendar: Calendar, *, keeps_token_times: bool = False
+    ) -> None:
         self.spec = spec
         self.address = f"10.0.{number // 250}.{number % 250 + 1}:8000"
         self.endpoint = Endpoint(
@@ -40,7 +42,10 @@ class EngineNode:
             max_requests=spec.max_requests,
             max_tokens=spec.max_tokens,
         )
-        self.model = ServerModel(spec.engine)
+        self._keeps_token_times = keeps_token_times
+        self._past: list[ServerModel] = []
+        """Models of the engine's earlier lives."""
+        self.model = self._new_model()
         self.is_alive = True
         self.has_fresh_metrics = True
         self._calendar = calendar
@@ -81,15 +86,16 @@ class EngineNode:
         )
 
     def totals(self) -> EngineTotals:
-        model, kv = self.model, self.model.kv
+        """Counts since the start of the run, over all lives of the engine."""
+        models = [*self._past, self.model]
         return EngineTotals(
             name=self.spec.name,
-            steps=model.steps,
-            output_tokens=model.output_tokens,
-            prompt_tokens_computed=model.prompt_tokens_computed,
-            prefix_queried_tokens=kv.queried_tokens,
-            prefix_hit_tokens=kv.hit_tokens,
-            preemptions=model.preemptions,
+            steps=sum(model.steps for model in models),
+            output_tokens=sum(model.output_tokens for model in models),
+            prompt_tokens_computed=sum(model.prompt_tokens_computed for model in models),
+            prefix_queried_tokens=sum(model.kv.queried_tokens for model in models),
+            prefix_hit_tokens=sum(model.kv.hit_tokens for model in models),
+            preemptions=sum(model.preemptions for model in models),
         )
 
     def die(self) -> None:
@@ -103,7 +109,8 @@ class EngineNode:
     def restart(self) -> None:
         """Come back empty."""
         self.is_alive = True
-        self.model = ServerModel(self.spec.engine)
+        self._past.append(self.model)
+        self.model = self._new_model()
         self._wake_at = None
 
     def set_metrics(self, *, is_fresh: bool) -> None:
@@ -118,6 +125,9 @@ class EngineNode:
         )
         self.model.change_cost(scaled, self._calendar.now)
         self._keep_appointment()
+
+    def _new_model(self) -> ServerModel:
+        return ServerModel(self.spec.engine, keeps_token_times=self._keeps_token_times)
 
     def _keep_appointment(self) -> None:
         wakes_at = self.model.wakes_at

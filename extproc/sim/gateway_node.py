@@ -19,6 +19,9 @@ from extproc.core.types import EndpointId, Request, RequestId
 from extproc.sim.calendar import Calendar, Rank
 from extproc.sim.engine_node import EngineNode
 
+_TIMER_RESOLUTION_S = 1e-6
+"""No timer of a real event loop is finer; so that virtual time moves even if a wake-up is due at once."""
+
 
 class GatewayClient(Protocol):
     """Whoever sent a request and learns what the gateway decided."""
@@ -84,7 +87,7 @@ class GatewayNode:
         wakeup = self.controller.next_wakeup()
         if wakeup is None or (self._timer_at is not None and now < self._timer_at <= wakeup):
             return
-        self._timer_at = max(wakeup, now)
+        self._timer_at = max(wakeup, now + _TIMER_RESOLUTION_S)
         self._calendar.at(self._timer_at, Rank.TIMER, self._timer)
 
     def _timer(self) -> None:

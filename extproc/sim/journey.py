@@ -7,6 +7,7 @@ also come back after a refusal: when Retry-After says so, or after the back-off.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Protocol
@@ -51,6 +52,7 @@ class Journey:
         "_on_end",
         "_rng",
         "_saved",
+        "_shown",
         "plan",
         "record",
     )
@@ -86,6 +88,8 @@ class Journey:
         self._leg: Leg | None = None
         self._saved = 0
         self._attempts = 0
+        self._shown: list[tuple[Sequence, int]] = []
+        """Legs whose tokens the client has kept, and how many of each."""
 
     def start(self) -> None:
         """Send the first leg now."""
@@ -111,7 +115,9 @@ class Journey:
 
     def leg_completed(self) -> None:
         assert self._leg is not None
-        self._finish(RequestOutcome.COMPLETED, self._saved + self._leg.sequence.generated, 200, None)
+        sequence = self._leg.sequence
+        self._shown.append((sequence, sequence.generated))
+        self._finish(RequestOutcome.COMPLETED, self._saved + sequence.generated, 200, None)
 
     def leg_refused(self, outcome: Outcome, retry_after_s: int | None) -> None:
         status = 503 if outcome in _NO_ENDPOINTS else 504 if outcome is Outcome.EXPIRED_DEADLINE else 429
@@ -137,6 +143,8 @@ class Journey:
                 self._finish(outcome, self._saved + generated, status, reason)
             case AfterEviction.RESUME:
                 self._saved += generated
+                if self._leg is not None:
+                    self._shown.append((self._leg.sequence, generated))
                 self._send_after(self._factory.resubmit_s)
             case AfterEviction.RESTART:
                 self.record.redone_tokens += generated
@@ -192,8 +200,15 @@ class Journey:
         record.outcome, record.output_tokens = outcome, tokens
         record.status, record.reason = status, reason
         record.end_s = self._calendar.now
+        record.chunk_gaps_s = token_gaps(self._shown)
         self._leg = None
         self._on_end(self)
+
+
+def token_gaps(shown: list[tuple[Sequence, int]]) -> tuple[float, ...]:
+    """Gaps between successive tokens over all legs; () where engines keep no token times."""
+    times = [time for sequence, count in shown for time in sequence.token_times[:count]]
+    return tuple([later - earlier for earlier, later in itertools.pairwise(times)])
 
 
 def group_key(group: str | None) -> int:

@@ -52,7 +52,10 @@ class Simulation:
             for replica in range(scenario.replicas)
         ]
         self.result = RunResult()
-        self._nodes = [EngineNode(spec, number, self.calendar) for number, spec in enumerate(scenario.pool)]
+        self._nodes = [
+            EngineNode(spec, number, self.calendar, keeps_token_times=scenario.keeps_token_gaps)
+            for number, spec in enumerate(scenario.pool)
+        ]
         self._on_record = on_record or self.result.records.append
         self._journeys: set[Journey] = set()
         self._request_ids = itertools.count(1)
@@ -61,11 +64,24 @@ class Simulation:
         self._spread_rng = random_stream(scenario.seed, "spread")
         self._bypass = itertools.cycle(self._nodes)
         self._open_plan = plan_open(scenario.classes, scenario.seed)
+        self._has_begun = False
         self._sources_left = 1
         """Sources of traffic that may still send: the open-loop plan, and every closed-loop client."""
 
     def run(self) -> RunResult:
         """Run to the horizon, or until all traffic has been sent and has ended."""
+        self.advance(self.scenario.horizon_s)
+        return self._finish()
+
+    def advance(self, until: float) -> None:
+        """Run to `until` (seconds), at most to the horizon; for callers that show progress."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._begin()
+        self.calendar.run(min(until, self.scenario.horizon_s))
+
+    def _begin(self) -> None:
+        """Put the first entries of every source into the calendar."""
         scenario, calendar = self.scenario, self.calendar
         for node in self._nodes:
             calendar.at(node.spec.joins_at_s, Rank.ENGINE, partial(self._join, node))
@@ -77,8 +93,6 @@ class Simulation:
         self._plan_next_arrival()
         if scenario.timeline_interval_s is not None:
             calendar.at(0.0, Rank.SAMPLE, self._sample_timeline)
-        calendar.run(scenario.horizon_s)
-        return self._finish()
 
     # -- what journeys need -------------------------------------------------------------------------------
 

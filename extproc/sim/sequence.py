@@ -39,6 +39,7 @@ class Sequence:
         "prompt_tokens",
         "serial",
         "state",
+        "token_times",
     )
 
     def __init__(
@@ -73,6 +74,10 @@ class Sequence:
         self.finish_step = 0
         self.preemptions = 0
         self.is_aborting = False
+        self.token_times: list[float] = []
+        """When each output token appeared; kept only by an engine that was asked to, and complete only
+        while the sequence does not decode.
+        """
 
     @property
     def total_tokens(self) -> int:

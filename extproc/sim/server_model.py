@@ -30,7 +30,13 @@ _UNLIMITED_STEPS = 1 << 60
 class ServerModel:
     """One engine. `max_stretch_steps` 1 makes every step visible, for callers that stream each token."""
 
-    def __init__(self, config: EngineConfig, *, max_stretch_steps: int = _UNLIMITED_STEPS) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        max_stretch_steps: int = _UNLIMITED_STEPS,
+        keeps_token_times: bool = False,
+    ) -> None:
         self.config = config
         self.kv = KvCache(
             config.usable_kv_blocks, config.block_tokens, has_prefix_cache=config.has_prefix_cache
@@ -46,7 +52,8 @@ class ServerModel:
         self._waiting = WaitingQueue(config.scheduling)
         self._waiting_exempt = WaitingQueue(config.scheduling)
         self._prefilling: list[Sequence] = []
-        self._decoding = DecodeBatch(config.block_tokens)
+        self._decoding = DecodeBatch(config.block_tokens, keeps_token_times=keeps_token_times)
+        self._keeps_token_times = keeps_token_times
         self._exempt_running = 0
         self._scheduled: list[tuple[Sequence, int]] = []
         self._aborting: list[Sequence] = []
@@ -126,14 +133,14 @@ class ServerModel:
             self.kv.take(decoding.blocks_needed(1, stretch.steps - 1))
         self.steps += stretch.steps
         self.output_tokens += stretch.steps * len(decoding)
-        decoding.advance(stretch.steps)
+        decoding.advance(stretch)
         events: list[StepEvent] = [Preempted(sequence) for sequence in self._preempted]
         self._preempted.clear()
         for sequence in decoding.pop_finished():
             decoding.leave(sequence)
             self._end(sequence)
             events.append(Finished(sequence))
-        self._finish_prefills(events)
+        self._finish_prefills(events, stretch.ends_at)
         for sequence in self._aborting:
             if sequence.state is not SequenceState.ENDED:
                 self.stop(sequence)
@@ -268,7 +275,7 @@ class ServerModel:
         self._scheduled.append((sequence, chunk))
         return chunk
 
-    def _finish_prefills(self, events: list[StepEvent]) -> None:
+    def _finish_prefills(self, events: list[StepEvent], ended_at: float) -> None:
         for sequence, chunk in self._scheduled:
             sequence.computed += chunk
             if sequence.computed < sequence.total_tokens:
@@ -276,6 +283,8 @@ class ServerModel:
             self._prefilling.remove(sequence)
             sequence.generated += 1
             self.output_tokens += 1
+            if self._keeps_token_times:
+                sequence.token_times.append(ended_at)
             if self._max_stretch_steps == 1:
                 self.emitters.append(sequence)
             if sequence.generated == 1:

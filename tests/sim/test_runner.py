@@ -137,3 +137,14 @@ def test_impossible_scenarios_are_refused_by_name() -> None:
     assert paths == {"horizon_s", "replicas", "faults[0].endpoint"}
     with pytest.raises(ConfigError, match="max_model_len"):
         scenario(classes=(TrafficClass(name="x", arrivals=BATCH.arrivals, prompt=Fixed(tokens=9000)),))
+
+
+def test_token_gaps_add_up_to_the_time_between_first_and_last_token_over_all_legs() -> None:
+    result = run(scenario(keeps_token_gaps=True))
+    evicted = [record for record in of_class(result, "batch") if record.evictions]
+    assert evicted
+    for record in evicted:
+        assert len(record.chunk_gaps_s) == record.output_tokens - 1
+        assert sum(record.chunk_gaps_s) == pytest.approx((record.end_s or 0) - (record.first_token_s or 0))
+    plain = [(record.end_s, record.output_tokens) for record in run(scenario()).records]
+    assert [(record.end_s, record.output_tokens) for record in result.records] == plain
