@@ -19,6 +19,7 @@ class Books:
         self.pool = pool
         self.ledger = ledger
         self.policies = policies
+        pool.required_labels = policies.picker.required_labels
 
     def dispatch(
         self, request: Request, endpoint: EndpointState, footprint: Footprint, now: float
@@ -90,6 +91,7 @@ class Books:
     def install(self, policies: Policies, now: float) -> None:
         """New policies over the same endpoints and bookings."""
         self.policies = policies
+        self.pool.required_labels = policies.picker.required_labels
         for endpoint in self.pool.states.values():
             self.touch(endpoint, now)
         for entry in self.ledger:

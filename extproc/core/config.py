@@ -14,7 +14,7 @@ from extproc.core.eviction import EvictionConfig
 from extproc.core.footprint import FootprintConfig
 from extproc.core.holdback import StaticCeilingConfig
 from extproc.core.pacing import PrefillPacingConfig
-from extproc.core.picker import LeastInflightPickerConfig, PickerConfig
+from extproc.core.picker import PickerConfig, ProfilesPickerConfig
 
 _MAX_TTL_S = 7 * 86_400
 
@@ -42,7 +42,7 @@ class FlowControlConfig:
     max_ttl_s: float = 86_400.0
     eviction: EvictionConfig = field(default_factory=EvictionConfig)
     pacing: PrefillPacingConfig = field(default_factory=PrefillPacingConfig)
-    picker: PickerConfig = field(default_factory=LeastInflightPickerConfig)
+    picker: PickerConfig = field(default_factory=ProfilesPickerConfig)
 
     def __post_init__(self) -> None:
         checks = FieldChecks(self).at_least("max_requests", 1, 100_000_000).at_least("max_bytes", 1)

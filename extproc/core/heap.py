@@ -100,6 +100,7 @@ class RemovableHeap(Generic[T]):
 
         Walks the heap's tree with a frontier, O(k log k) for the first k items.
         """
+        self.peek()  # drops the tombstones at the top, where the last best items were
         heap = self._heap
         frontier = [(heap[0][0], heap[0][1], 0)] if heap else []
         while frontier:

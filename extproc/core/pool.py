@@ -7,7 +7,7 @@ they were booked on, also after it has left the pool, so the books always balanc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -82,12 +82,19 @@ class EndpointState:
         return f"EndpointState({self.endpoint.id}, requests={self.requests}, kv_tokens={self.kv_tokens})"
 
 
+Labels = tuple[tuple[str, str], ...]
+"""Labels that an endpoint must have, sorted by name."""
+
+NO_LABELS: Labels = ()
+
+
 class LaneKey(NamedTuple):
     """What restricts the endpoints of a request; requests with one key share their candidates."""
 
     subset: frozenset[str] | None
     model: str
     lora: str | None
+    labels: Labels = NO_LABELS
 
 
 ANY_ENDPOINT = LaneKey(None, "", None)
@@ -121,6 +128,8 @@ class Pool:
         self.generation = 0
         self.models: frozenset[str] = frozenset()
         """Every model that some open endpoint has reported; a model outside it restricts nothing."""
+        self.required_labels: Callable[[Request], Labels] = lambda _request: NO_LABELS
+        """What the picker's profiles demand; set by the controller."""
         self._by_address: dict[str, EndpointState] = {}
         self._departed: WeakValueDictionary[EndpointId, EndpointState] = WeakValueDictionary()
         """Removed, but held by requests in flight: the same server that comes back keeps their load."""
@@ -180,9 +189,10 @@ class Pool:
     def lane_key(self, request: Request) -> LaneKey:
         """The request's restrictions; a model that no endpoint reports is left for the engine to refuse."""
         model = request.model if request.model in self.models else ""
-        if not model and request.endpoint_subset is None and request.lora is None:
+        labels = self.required_labels(request)
+        if not model and request.endpoint_subset is None and request.lora is None and not labels:
             return ANY_ENDPOINT
-        return LaneKey(request.endpoint_subset, model, request.lora)
+        return LaneKey(request.endpoint_subset, model, request.lora, labels)
 
     def candidates(self, key: LaneKey) -> Candidates:
         if self._candidates_generation != self.generation:
@@ -216,6 +226,9 @@ def _residency(sample: EndpointSample | None) -> tuple[object, ...]:
 
 def _may_serve(state: EndpointState, key: LaneKey) -> bool:
     if key.subset is not None and state.address not in key.subset:
+        return False
+    own = state.endpoint.labels
+    if any(own.get(name) != value for name, value in key.labels):
         return False
     sample = state.sample
     if sample is None:

@@ -1,0 +1,261 @@
+"""One way to pick: its scorers, how they add up, and how one endpoint is chosen by the sum."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from extproc.core.checks import FieldChecks
+from extproc.core.picker.affinity import (
+    Affinity,
+    AffinityConfig,
+    LoraScorerConfig,
+    PoolLoad,
+    PrefixScorerConfig,
+    SessionScorerConfig,
+    build_affinity,
+)
+from extproc.core.picker.choice import ChoiceConfig, MaxScoreConfig, build_chooser
+from extproc.core.picker.prefix_index import PrefixIndex
+from extproc.core.picker.protocol import Fits, Pick, Scores
+from extproc.core.picker.ranking import Ranking
+from extproc.core.picker.scorers import (
+    InflightScorerConfig,
+    KvUsageScorerConfig,
+    LoadScorerConfig,
+    PreferConfig,
+    QueueScorerConfig,
+    fixed_score,
+    pool_scores,
+)
+from extproc.core.pool import Candidates, EndpointState
+from extproc.core.types import Request
+
+ScorerConfig = LoadScorerConfig | AffinityConfig
+
+_NOT_PREFERRED = -2e6
+"""Below every sum of weights, and below a sticky session."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatchConfig:
+    """Which requests a profile is for: all conditions that are given must hold."""
+
+    min_priority: int | None = None
+    max_priority: int | None = None
+    models: tuple[str, ...] = ()
+
+    def matches(self, request: Request) -> bool:
+        if self.min_priority is not None and request.priority < self.min_priority:
+            return False
+        if self.max_priority is not None and request.priority > self.max_priority:
+            return False
+        return not self.models or request.model in self.models
+
+
+def default_scorers() -> tuple[ScorerConfig, ...]:
+    """The default profile: our own books first, then what engines report, and cached prefixes."""
+    return (
+        InflightScorerConfig(weight=2.0),
+        QueueScorerConfig(weight=2.0),
+        KvUsageScorerConfig(weight=2.0),
+        PrefixScorerConfig(weight=3.0),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileConfig:
+    """`labels` must be on an endpoint for it to be a candidate at all; `prefer` puts endpoints beyond its
+    limits last. `max_endpoints` is how many addresses Envoy is given: the pick and its fallbacks."""
+
+    name: str = "default"
+    match: MatchConfig = field(default_factory=MatchConfig)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    prefer: PreferConfig | None = None
+    scorers: tuple[ScorerConfig, ...] = field(default_factory=default_scorers)
+    choice: ChoiceConfig = field(default_factory=MaxScoreConfig)
+    max_endpoints: int = 1
+
+    def __post_init__(self) -> None:
+        checks = FieldChecks(self).at_least("max_endpoints", 1, 16)
+        kinds = [scorer.type for scorer in self.scorers]
+        doubled = sorted({kind for kind in kinds if kinds.count(kind) > 1})
+        checks.require(not doubled, f"scorers: {', '.join(doubled)} is listed more than once")
+        checks.require(bool(self.name), "name: must not be empty").finish()
+
+
+class Profile:
+    """Scores and choice of one profile, kept up to date change by change."""
+
+    def __init__(self, config: ProfileConfig, index: PrefixIndex, load: PoolLoad, rng: random.Random) -> None:
+        self.config = config
+        self._rng = rng
+        self.chooser = build_chooser(config.choice, rng)
+        self.ranking = Ranking(rng)
+        affinities = (PrefixScorerConfig, LoraScorerConfig, SessionScorerConfig)
+        self.affinities: dict[str, Affinity] = {
+            scorer.type: build_affinity(scorer, index, load)
+            for scorer in config.scorers
+            if isinstance(scorer, affinities)
+        }
+        loads = [scorer for scorer in config.scorers if not isinstance(scorer, affinities)]
+        self.fixed: list[LoadScorerConfig] = [scorer for scorer in loads if scorer.scale == "fixed"]
+        self.relative: list[LoadScorerConfig] = [scorer for scorer in loads if scorer.scale == "pool"]
+
+    def changed(self, endpoint: EndpointState) -> None:
+        self.ranking.put(endpoint, self._own_score(endpoint))
+        self.chooser.opened(endpoint)
+        for affinity in self.affinities.values():
+            affinity.changed(endpoint)
+
+    def closed(self, endpoint: EndpointState) -> None:
+        self.ranking.discard(endpoint)
+        self.chooser.closed(endpoint)
+        for affinity in self.affinities.values():
+            affinity.closed(endpoint)
+
+    def dispatched(self, request: Request, endpoint: EndpointState) -> None:
+        self.ranking.redraw(endpoint)
+        self.chooser.dispatched(endpoint)
+        for affinity in self.affinities.values():
+            affinity.dispatched(request, endpoint)
+
+    def pick(self, request: Request, candidates: Candidates, fits: Fits) -> Pick | None:
+        """The first in the chooser's order that fits; the fallbacks need not, they are for a dead pick."""
+        wanted = self.config.max_endpoints
+        best: EndpointState | None = None
+        skipped: list[EndpointState] = []
+        fallbacks: list[EndpointState] = []
+        for endpoint in self.chooser.in_order(self.field(request, candidates)):
+            if best is None:
+                if fits(endpoint):
+                    best = endpoint
+                elif len(skipped) < wanted:
+                    skipped.append(endpoint)
+            elif not endpoint.is_probing:
+                fallbacks.append(endpoint)
+            if best is not None and len(fallbacks) >= wanted - 1:
+                break
+        if best is None:
+            return None
+        fallbacks += [endpoint for endpoint in skipped if not endpoint.is_probing]
+        return Pick(best, tuple(fallbacks[: wanted - 1]))
+
+    def field(self, request: Request, candidates: Candidates) -> _Field:
+        """The candidates with their scores for this request."""
+        boosts: dict[EndpointState, float] = {}
+        for affinity in self.affinities.values():
+            for endpoint, boost in affinity.boosts(request).items():
+                boosts[endpoint] = boosts.get(endpoint, 0.0) + boost
+        if not self.relative:
+            return _Field(self.ranking, candidates, boosts)
+        everyone = [endpoint for endpoint in candidates if self.ranking.score(endpoint) is not None]
+        for config in self.relative:
+            for endpoint, score in zip(everyone, pool_scores(config, everyone), strict=True):
+                boosts[endpoint] = boosts.get(endpoint, 0.0) + config.weight * score
+        self._rng.shuffle(everyone)  # equal sums in random order
+        return _ScannedField(self.ranking, candidates, boosts, everyone)
+
+    def explain(self, request: Request, candidates: Candidates) -> dict[EndpointState, Scores]:
+        """Each candidate's weighted parts; they add up to what `pick` compares."""
+        everyone = list(candidates)
+        relative = {config.type: pool_scores(config, everyone) for config in self.relative}
+        boosts = {kind: affinity.boosts(request) for kind, affinity in self.affinities.items()}
+        rows = {}
+        for number, endpoint in enumerate(everyone):
+            parts: dict[str, float] = {}
+            for config in self.fixed:
+                parts[config.type] = config.weight * fixed_score(config, endpoint)
+            parts |= {config.type: config.weight * relative[config.type][number] for config in self.relative}
+            parts |= {kind: found.get(endpoint, 0.0) for kind, found in boosts.items()}
+            if not self._is_preferred(endpoint):
+                parts["prefer"] = _NOT_PREFERRED
+            rows[endpoint] = Scores(sum(parts.values()), parts)
+        return rows
+
+    def _own_score(self, endpoint: EndpointState) -> float:
+        score = sum(config.weight * fixed_score(config, endpoint) for config in self.fixed)
+        return score if self._is_preferred(endpoint) else score + _NOT_PREFERRED
+
+    def _is_preferred(self, endpoint: EndpointState) -> bool:
+        return self.config.prefer is None or self.config.prefer.is_met(endpoint)
+
+
+class _Field:
+    """See `extproc.core.picker.choice.Field`: the ranking's score, and more or less for a few."""
+
+    __slots__ = ("_boosts", "_candidates", "_ranking")
+
+    def __init__(
+        self, ranking: Ranking, candidates: Candidates, boosts: Mapping[EndpointState, float]
+    ) -> None:
+        self._ranking = ranking
+        self._candidates = candidates
+        self._boosts = boosts
+
+    def __contains__(self, endpoint: EndpointState) -> bool:
+        return endpoint in self._candidates
+
+    def score(self, endpoint: EndpointState) -> float:
+        return (self._ranking.score(endpoint) or 0.0) + self._boosts.get(endpoint, 0.0)
+
+    def highest_score(self) -> float:
+        boost = max(self._boosts.values(), default=0.0)
+        best = next(self._ranking.best_first(self._candidates), None)
+        return 0.0 if best is None else (self._ranking.score(best) or 0.0) + max(0.0, boost)
+
+    def everyone(self) -> list[EndpointState]:
+        return list(self._candidates)
+
+    def best_first(self) -> Iterator[EndpointState]:
+        rest = self._ranking.best_first(self._candidates)
+        return self._merged(rest) if self._boosts else rest
+
+    def _merged(self, rest: Iterator[EndpointState]) -> Iterator[EndpointState]:
+        """The boosted ones, ordered by themselves, merged into the ranking's order."""
+        ranking, boosts = self._ranking, self._boosts
+        boosted: list[tuple[float, int, EndpointState]] = []
+        for endpoint, boost in boosts.items():
+            own = ranking.score(endpoint)
+            if own is not None and endpoint in self._candidates:
+                boosted.append((-own - boost, len(boosted), endpoint))
+        heapq.heapify(boosted)
+        for endpoint in rest:
+            if endpoint in boosts:
+                continue
+            own = -(ranking.score(endpoint) or 0.0)
+            while boosted and boosted[0][0] <= own:
+                yield heapq.heappop(boosted)[2]
+            yield endpoint
+        while boosted:
+            yield heapq.heappop(boosted)[2]
+
+
+class _ScannedField(_Field):
+    """Scores that compare the candidates with each other: everyone is looked at."""
+
+    __slots__ = ("_everyone",)
+
+    def __init__(
+        self,
+        ranking: Ranking,
+        candidates: Candidates,
+        boosts: Mapping[EndpointState, float],
+        everyone: list[EndpointState],
+    ) -> None:
+        super().__init__(ranking, candidates, boosts)
+        self._everyone = everyone
+
+    def highest_score(self) -> float:
+        return max(map(self.score, self._everyone), default=0.0)
+
+    def everyone(self) -> list[EndpointState]:
+        return self._everyone
+
+    def best_first(self) -> Iterator[EndpointState]:
+        rows = [(-self.score(endpoint), number) for number, endpoint in enumerate(self._everyone)]
+        heapq.heapify(rows)
+        while rows:
+            yield self._everyone[heapq.heappop(rows)[1]]
