@@ -14,6 +14,17 @@ MAX_METADATA_KEY_CHARS = 64
 MAX_METADATA_VALUE_CHARS = 512
 
 
+TOTAL_NAMES = (
+    "attempts",
+    "evictions",
+    "output_tokens",
+    "resumed_tokens",
+    "redone_tokens",
+    "restarts",
+)
+"""What `Turn` adds up per job; always all of them in the batch object."""
+
+
 class ApiError(Exception):
     """A request that is answered with an error object; `status` is the HTTP status."""
 
@@ -67,7 +78,7 @@ def batch_object(job: Job, counts: Counts, totals: Mapping[str, int]) -> dict[st
             "failed": counts.failed + (counts.dropped if job.state is JobState.EXPIRED else 0),
         },
         "metadata": job.metadata or None,
-        "extproc": {"counts": asdict(counts), "totals": dict(totals)},
+        "extproc": {"counts": asdict(counts), "totals": {**dict.fromkeys(TOTAL_NAMES, 0), **totals}},
     }
 
 

@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import json
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from extproc.batch.app import BatchApp
+from extproc.batch.job import FINAL_STATES
 from extproc.client.answers import EndKind
+from extproc.client.batches import BatchesClient
 from extproc.client.inference import InferenceClient
 from extproc.clock import SystemClock
 from extproc.config.batch import (
@@ -28,6 +32,7 @@ from extproc.config.batch import (
 from extproc.stack.process import ChildProcess, answers_http, free_ports
 
 MODEL = "emulated"
+FINAL = frozenset(state.value for state in FINAL_STATES)
 
 
 @contextlib.contextmanager
@@ -79,17 +84,60 @@ def batch_line(custom_id: str, endpoint: str, body: dict[str, object]) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 
-async def direct_reply(url: str, endpoint: str, body: dict[str, object]) -> dict[str, object]:
+async def direct_reply(url: str, endpoint: str, body: dict[str, object]) -> dict[str, Any]:
     """The server's own, uninterrupted answer."""
     async with InferenceClient(url, clock=SystemClock(), concurrency=1) as client:
         end = await client.call(endpoint, {"model": MODEL, **body}, timeout_s=60)
     assert end.kind is EndKind.FINISHED, end
-    reply: dict[str, object] = json.loads(end.body)
+    reply: dict[str, Any] = json.loads(end.body)
     return reply
 
 
 async def direct_replies(
     url: str, endpoint: str, bodies: Sequence[dict[str, object]]
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """The same for many, at once."""
     return list(await asyncio.gather(*[direct_reply(url, endpoint, body) for body in bodies]))
+
+
+JsonObject = dict[str, Any]
+
+
+async def run_job(
+    config: BatchConfig, endpoint: str, content: bytes | None, batch_id: str = "", timeout_s: float = 90.0
+) -> tuple[JsonObject, list[JsonObject]]:
+    """Submit `content` (or go on with `batch_id`) and wait; the batch object and the output lines."""
+    async with running(config) as app, BatchesClient(f"http://127.0.0.1:{app.api_port}") as client:
+        if content is not None:
+            upload = config_folder(config) / "upload.jsonl"
+            upload.write_bytes(content)
+            file = await client.upload(upload)
+            batch_id = (await client.create(file["id"], endpoint, "24h"))["id"]
+        batch = await wait_for_end(client, batch_id, timeout_s)
+        return batch, await output_lines(client, batch["output_file_id"])
+
+
+def config_folder(config: BatchConfig) -> Path:
+    """A scratch folder beside the store."""
+    if isinstance(config.store, SqliteStoreConfig):
+        config.store.folder.mkdir(parents=True, exist_ok=True)
+        return config.store.folder
+    return Path(tempfile.mkdtemp())
+
+
+async def wait_for_end(client: BatchesClient, batch_id: str, timeout_s: float) -> JsonObject:
+    """Poll until the batch has ended."""
+    clock = SystemClock()
+    deadline = clock.now() + timeout_s
+    while (batch := await client.get(batch_id))["status"] not in FINAL:
+        assert clock.now() < deadline, batch
+        await clock.sleep_until(clock.now() + 0.03)
+    return batch
+
+
+async def output_lines(client: BatchesClient, file_id: str | None) -> list[JsonObject]:
+    """The decoded lines of an output file; none when there is no file."""
+    if file_id is None:
+        return []
+    content = b"".join([chunk async for chunk in client.download(file_id)])
+    return [json.loads(line) for line in content.splitlines()]

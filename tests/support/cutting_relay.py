@@ -27,7 +27,7 @@ class CuttingRelay:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         try:
             yield f"http://127.0.0.1:{self.port}"
@@ -35,28 +35,38 @@ class CuttingRelay:
             self._server.close()
             await self._tasks.close()
 
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.spawn(self._relay(reader, writer), name="relay")
+
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream: asyncio.StreamWriter | None = None
         try:
-            upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", self._target)
+            up = self._tasks.spawn(_copy(reader, upstream), name="up")
+            await self._copy_down(upstream_reader, writer)
+            up.cancel()
         except OSError:
-            writer.transport.abort()
-            return
-        self._tasks.spawn(_copy(reader, upstream_writer), name="up")
+            pass  # either side has gone
+        finally:
+            for one in filter(None, (upstream, writer)):
+                one.close()
+                with contextlib.suppress(OSError):
+                    await one.wait_closed()
+
+    async def _copy_down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         mean = self.bytes_between_cuts
-        budget = None if mean is None else int(self._rng.expovariate(1.0 / mean)) + 1
-        with contextlib.suppress(OSError):
-            while data := await upstream_reader.read(65536):
-                if budget is not None and len(data) >= budget:
-                    writer.write(data[:budget])
-                    self.cuts += 1
-                    break
-                if budget is not None:
-                    budget -= len(data)
-                writer.write(data)
+        left = None if mean is None else int(self._rng.expovariate(1.0 / mean)) + 1
+        while data := await reader.read(65536):
+            if left is not None and len(data) >= left:
+                # What is written goes out; then the connection ends, for the client in the middle of the
+                # body.
+                writer.write(data[:left])
                 await writer.drain()
-        # What is written goes out; then both connections end, for the client in the middle of the body.
-        upstream_writer.close()
-        writer.close()
+                self.cuts += 1
+                return
+            left = None if left is None else left - len(data)
+            writer.write(data)
+            await writer.drain()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,4 +74,3 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
-        writer.close()
