@@ -75,6 +75,10 @@ class BatchApp:
         self._is_stopping = True
         self._worker.stop()
 
+    def metric(self, name: str) -> float:
+        """The present value of an unlabelled metric."""
+        return self._meters.registry.get_sample_value(name) or 0.0
+
     async def run(self, started: asyncio.Event | None = None) -> None:
         """Start, work until `stop`, give everything back. Sets `started` once the ports are open."""
         async with AsyncExitStack() as stack:

@@ -1,0 +1,113 @@
+"""Batch work through the real Envoy and extproc, evicted again and again by interactive bursts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extproc.batch.intake import COMPLETIONS
+from extproc.client.answers import EndKind
+from extproc.client.batches import BatchesClient
+from extproc.config.batch import BatchConfig
+from extproc.stack.local import LocalStack
+from tests.support.batch_app import (
+    batch_line,
+    direct_replies,
+    fast_config,
+    output_lines,
+    running,
+    wait_for_end,
+)
+from tests.support.interactive_load import burst
+
+FLOW_CONTROL = {
+    "default_ttl_s": 300.0,
+    "detector": {"type": "concurrency-detector", "mode": "requests", "max_concurrency": 16},
+    "eviction": {"enabled": True},
+}
+
+
+def make_stack(slots: int, speed: float, servers: int = 1) -> LocalStack:
+    detector = {"type": "concurrency-detector", "mode": "requests", "max_concurrency": slots}
+    config = {
+        "flow_control": {**FLOW_CONTROL, "detector": detector},
+        "requests": {"priority": {"objectives": {"interactive": 10, "batch": -1}}},
+    }
+    emulator = ["--max-num-seqs", str(slots), "--speed", str(speed)]
+    return LocalStack(config, emulators=[emulator] * servers)
+
+
+def bodies_of(count: int, tokens: int) -> list[dict[str, object]]:
+    return [
+        {
+            "prompt": f"write a long text about {number}",
+            "temperature": 0,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        for number in range(count)
+    ]
+
+
+async def run_under_bursts(
+    stack: LocalStack,
+    config: BatchConfig,
+    bodies: Sequence[dict[str, object]],
+    burst_size: int,
+    evictions: int,
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[EndKind]]:
+    """Run a batch while bursts come, until `evictions` were counted; batch, lines, the bursts' ends."""
+    content = b"".join(batch_line(str(number), COMPLETIONS, body) for number, body in enumerate(bodies))
+    upload = stack.directory / "in.jsonl"
+    upload.write_bytes(content)
+    ends: list[EndKind] = []
+    async with running(config) as app, BatchesClient(f"http://127.0.0.1:{app.api_port}") as client:
+        file = await client.upload(upload)
+        batch_id = (await client.create(file["id"], COMPLETIONS, "24h"))["id"]
+        while True:
+            batch = await client.get(batch_id)
+            if batch["status"] == "completed" or batch["extproc"]["totals"]["evictions"] >= evictions:
+                break
+            if batch["extproc"]["counts"]["leased"] >= 16:
+                ends += await burst(stack.url, burst_size, 4)
+            await asyncio.sleep(0.05)
+        batch = await wait_for_end(client, batch_id, 300.0)
+        return batch, await output_lines(client, batch["output_file_id"]), ends
+
+
+async def check_evicted_batch(
+    stack: LocalStack, folder: Path, requests: int, tokens: int, evictions: int
+) -> None:
+    bodies = bodies_of(requests, tokens)
+    direct = await direct_replies(f"http://{stack.endpoints[0]}", COMPLETIONS, bodies)
+    config = fast_config(stack.url, folder)
+    config = replace(config, window=replace(config.window, initial=16, maximum=64))
+    batch, lines, ends = await run_under_bursts(stack, config, bodies, 16, evictions)
+    totals = batch["extproc"]["totals"]
+    assert batch["status"] == "completed"
+    assert set(ends) == {EndKind.FINISHED}
+    assert totals["evictions"] >= evictions
+    got = [line["response"]["body"]["choices"][0] for line in lines]
+    assert [choice["token_ids"] for choice in got] == [reply["choices"][0]["token_ids"] for reply in direct]
+    assert [choice["text"] for choice in got] == [reply["choices"][0]["text"] for reply in direct]
+    assert totals["output_tokens"] == requests * tokens + totals["redone_tokens"]
+    # Only the step back to a whole character is generated again: at most three tokens an eviction.
+    assert totals["redone_tokens"] <= 3 * totals["evictions"]
+
+
+async def test_evicted_batch_is_token_identical(tmp_path: Path) -> None:
+    with make_stack(slots=16, speed=0.5) as stack:
+        await check_evicted_batch(stack, tmp_path, requests=24, tokens=150, evictions=30)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_two_hundred_evictions_of_long_answers(tmp_path: Path) -> None:
+    with make_stack(slots=16, speed=0.4) as stack:
+        await check_evicted_batch(stack, tmp_path, requests=64, tokens=1500, evictions=200)
