@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from extproc.config.endpoints import StaticDiscovery
+from extproc.config.endpoints import StaticDiscovery, check_staleness
 from extproc.config.envoy_limits import EnvoyNeeds
 from extproc.core.concurrency import ConcurrencyDetectorConfig
 from extproc.core.holdback import PriorityHoldbackConfig
+from extproc.core.utilization import UtilizationDetectorConfig
 from extproc.errors import Problem
 from extproc.exchange.machine import TOLERATED_BODY_FACTOR
 
@@ -21,6 +22,12 @@ def cross_checks(config: Config) -> Iterator[Problem]:
     """Contradictions between sections: the configuration is refused."""
     if config.admin.enabled and config.admin.port == config.server.port != 0:
         yield Problem("admin.port", f"{config.admin.port} is the port of the gRPC server too")
+    detector = config.flow_control.detector
+    if isinstance(detector, UtilizationDetectorConfig):
+        path = "flow_control.detector.staleness_s"
+        yield from check_staleness(config.endpoints.scrape, detector.staleness_s, path)
+        if not config.endpoints.scrape.enabled:
+            yield Problem("endpoints.scrape.enabled", "the utilization-detector needs what scraping measures")
     for index, band in enumerate(config.flow_control.bands):
         path = f"flow_control.bands[{index}].priority"
         priority = config.requests.priority

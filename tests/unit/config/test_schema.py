@@ -56,6 +56,20 @@ def test_bands_that_no_request_can_reach_are_refused() -> None:
         parse_config("flow_control:\n  bands:\n  - priority: 2000\n")
 
 
+def test_field_bug_076_scraping_slower_than_the_staleness_limit_is_refused() -> None:
+    detector = "flow_control: {detector: {type: utilization-detector}}\n"
+    with pytest.raises(ConfigError, match=r"staleness_s .*is shorter than three scrape intervals"):
+        parse_config(detector)
+    parse_config(detector + "endpoints: {scrape: {max_interval_s: 0.06, busy_interval_s: 0.05}}\n")
+    with pytest.raises(ConfigError, match="needs what scraping measures"):
+        parse_config(detector + "endpoints: {scrape: {enabled: false}}\n")
+
+
+def test_field_bug_097_ceilings_out_of_order_are_refused() -> None:
+    with pytest.raises(ConfigError, match="must not be above"):
+        parse_config("flow_control: {ceilings: {type: explicit, ceilings: {10: 0.5, 0: 0.9}}}\n")
+
+
 def test_field_bug_082_a_limit_that_can_never_be_reached_is_a_risk() -> None:
     text = POOL + "server: {max_streams: 20}\nflow_control: {detector: {type: concurrency-detector}}\n"
     assert "can never be reached" in risks_of(text)[0]
