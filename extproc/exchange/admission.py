@@ -16,6 +16,7 @@ from extproc.exchange.refusals import Refusal, refuse_malformed
 from extproc.exchange.settings import EnginePriority, ExchangeConfig, ModelRewrite, RewriteTarget, Strictness
 from extproc.exchange.tokens import TokenEstimator
 from extproc.formats.openai import ApiKind, BodyProblem, ParsedBody, parse_body
+from extproc.formats.prefix import prefix_hashes
 from extproc.formats.prompt import EMPTY, PromptSize
 from extproc.formats.splice import splice_members
 
@@ -81,6 +82,7 @@ class Admitter:
             ttft_target_s=hints.ttft_target_s,
             endpoint_subset=subset,
             session_id=hints.session_id,
+            prefix_hashes=self._prefix_hashes(model, parsed),
             is_resumable=hints.is_resumable,
             is_streaming=parsed.is_streaming,
         )
@@ -119,6 +121,15 @@ class Admitter:
             is_resumable=hints.is_resumable,
         )
         return Admission(request=request, client_model="", changes=_NO_CHANGES)
+
+    def _prefix_hashes(self, model: str, parsed: ParsedBody) -> tuple[int, ...]:
+        config = self._config.prefix
+        if not config.max_blocks:
+            return ()
+        seed = f"{model}|{parsed.cache_salt}"
+        return prefix_hashes(
+            seed, map(memoryview, parsed.prompt_parts), config.block_bytes, config.max_blocks
+        )
 
     def _target_model(self, client_model: str, hints: HeaderHints) -> str:
         """A rule beats the (trusted) header, which beats the body."""

@@ -203,6 +203,24 @@ class ObservationConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixConfig:
+    """How finely prompts are compared for the prefix-cache scorer: blocks of `block_bytes` (256 bytes are
+    about 64 tokens of English), at most `max_blocks` of one prompt; 0 blocks: not at all."""
+
+    block_bytes: int = 256
+    max_blocks: int = 512
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not 16 <= self.block_bytes <= 65_536:
+            problems.append(Problem("block_bytes", "must lie between 16 and 65536"))
+        if not 0 <= self.max_blocks <= 100_000:
+            problems.append(Problem("max_blocks", "must lie between 0 and 100000"))
+        if problems:
+            raise ConfigError(problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeConfig:
     """Everything about reading one request and answering it.
 
@@ -215,6 +233,7 @@ class ExchangeConfig:
     limits: LimitConfig = field(default_factory=LimitConfig)
     tokens: TokenConfig = field(default_factory=TokenConfig)
     observation: ObservationConfig = field(default_factory=ObservationConfig)
+    prefix: PrefixConfig = field(default_factory=PrefixConfig)
     model_rewrites: tuple[ModelRewrite, ...] = ()
     trust_model_header: bool = False
     restore_response_model: bool = True

@@ -76,6 +76,9 @@ class ParsedBody:
     choices: int
     priority: int | None
     prompt: PromptSize
+    prompt_parts: tuple[Raw, ...] = ()
+    """The JSON that the prompt is made from, in the order in which a chat template prints it."""
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class _Body(msgspec.Struct):
     instructions: Raw = _ABSENT
     token_ids: Raw = _ABSENT
     sampling_params: Raw = _ABSENT
+    cache_salt: Raw = _ABSENT
 
 
 class _SamplingParams(msgspec.Struct):
@@ -168,6 +172,8 @@ def _interpret(kind: ApiKind, raw: _Body) -> ParsedBody | BodyProblem:
         choices=choices,
         priority=priority,
         prompt=_prompt(kind, raw),
+        prompt_parts=_prompt_parts(kind, raw),
+        cache_salt=_text(raw.cache_salt) or "",
     )
 
 
@@ -201,6 +207,22 @@ def _prompt(kind: ApiKind, raw: _Body) -> PromptSize:
             return measure_prompt(raw.token_ids)
         case _:
             return measure_prompt(raw.prompt)
+
+
+def _prompt_parts(kind: ApiKind, raw: _Body) -> tuple[Raw, ...]:
+    match kind:
+        case ApiKind.CHAT:
+            return raw.tools, raw.messages
+        case ApiKind.MESSAGES:
+            return raw.tools, raw.system, raw.messages
+        case ApiKind.RESPONSES:
+            return raw.tools, raw.instructions, raw.input
+        case ApiKind.GENERATE:
+            return (raw.token_ids,)
+        case ApiKind.COMPLETIONS:
+            return (raw.prompt,)
+        case _:
+            return ()
 
 
 def _is_null(raw: Raw) -> bool:

@@ -27,7 +27,7 @@ class PrefixIndexConfig:
     block_tokens: int = 64
     max_blocks_per_endpoint: int = 31_250
     max_blocks: int = 500_000
-    max_prompt_blocks: int = 2_048
+    max_prompt_blocks: int = 512
 
     def __post_init__(self) -> None:
         checks = FieldChecks(self).at_least("block_tokens", 1, 65_536).at_least("max_blocks_per_endpoint", 1)
