@@ -38,6 +38,16 @@ def cross_checks(config: Config) -> Iterator[Problem]:
                 f"{priority.maximum}): no request can have it",
             )
 
+    replicas, detector = config.replicas, config.flow_control.detector
+    if replicas.mode == "leased" and isinstance(detector, UtilizationDetectorConfig):
+        yield Problem(
+            "replicas.mode",
+            "leased needs a detector that knows capacities: set flow_control.detector.type to "
+            "capacity-detector or concurrency-detector",
+        )
+    if replicas.mode == "leased" and config.flow_control.mode == "observe":
+        yield Problem("replicas.mode", "leased has nothing to share while flow_control.mode is observe")
+
 
 def risks(config: Config) -> Iterator[Problem]:
     """Combinations that work but rarely do what was meant; `extproc check` and the start-up log show them."""

@@ -12,6 +12,7 @@ from extproc.config.admin import AdminConfig
 from extproc.config.checks import cross_checks
 from extproc.config.endpoints import EndpointsConfig
 from extproc.config.loader import load_file, load_text
+from extproc.config.replicas import ReplicasConfig
 from extproc.config.server import LogConfig, ServerConfig, TracingConfig
 from extproc.core.config import FlowControlConfig
 from extproc.exchange.settings import ExchangeConfig
@@ -25,6 +26,7 @@ class Config:
     endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
     requests: ExchangeConfig = field(default_factory=ExchangeConfig)
     flow_control: FlowControlConfig = field(default_factory=FlowControlConfig)
+    replicas: ReplicasConfig = field(default_factory=ReplicasConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
     logs: LogConfig = field(default_factory=LogConfig)
     tracing: TracingConfig = field(default_factory=TracingConfig)

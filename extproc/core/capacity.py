@@ -61,6 +61,7 @@ class CapacityDetector:
     """Two heaps keep endpoints ordered by the usage of each resource, so that "nobody fits" is O(log n)."""
 
     is_measured = False
+    counts_kv = True
 
     def __init__(self, config: CapacityDetectorConfig) -> None:
         self._config = config
@@ -128,6 +129,13 @@ class CapacityDetector:
 
     def capacity(self, now: float) -> Footprint:
         return Footprint(int(self._sums[2]), int(self._sums[3]), int(self._sums[3]))
+
+    def whole_capacity(self, endpoint: EndpointState) -> Footprint | None:
+        model = self._models.get(endpoint)
+        if model is None:
+            return None
+        kv_tokens = int(model.whole_kv_tokens)
+        return Footprint(int(model.whole_slots), kv_tokens, kv_tokens)
 
     def stale_endpoints(self, now: float) -> int:
         horizon = now - self._config.staleness_s

@@ -101,7 +101,7 @@ class EndpointModel:
             endpoint = self._endpoint
             slots_used -= endpoint.revoked_requests + promised.requests
             kv_used -= self.correction * (endpoint.revoked_kv_tokens + promised.kv_tokens)
-        if slots_used <= 0 and self.slots >= 1 and self.kv_tokens >= 1:
+        if slots_used <= 0 and self.slots >= 1 and self.kv_tokens >= 1 and not self._is_partly_leased:
             return True
         slots_free = ceiling.requests * self.slots - slots_used
         kv_free = ceiling.tokens * self.kv_tokens - kv_used
@@ -121,8 +121,10 @@ class EndpointModel:
         sample = self._endpoint.sample
         if sample is None or sample is self._last_sample:
             return
-        self._learn_foreign(sample)
-        self._learn_correction(sample)
+        if self._endpoint.leased_slots is None:
+            # Samples of an endpoint that is shared by leases show the other replicas' load too.
+            self._learn_foreign(sample)
+            self._learn_correction(sample)
         self._learn_slots(sample)
         self._last_sample = sample
 
@@ -184,13 +186,25 @@ class EndpointModel:
             return None
         return sample.kv_usage_fraction * sample.kv_capacity_tokens
 
-    def _slots(self) -> float:
-        endpoint, config = self._endpoint, self._config
-        slots = endpoint.endpoint.max_requests or config.max_num_seqs or self._learnt_slots
-        slots = slots or config.assumed_max_num_seqs
-        return slots if endpoint.leased_slots is None else min(slots, endpoint.leased_slots)
+    @property
+    def _is_partly_leased(self) -> bool:
+        """Idle for us need not mean idle: other replicas may use the rest."""
+        leased = self._endpoint.leased_kv_tokens
+        return leased is not None and leased < self.whole_kv_tokens
 
-    def _kv_tokens(self) -> float:
+    @property
+    def whole_slots(self) -> float:
+        """Sequence slots of the endpoint, whatever part of them is leased to us."""
+        slots = self._endpoint.endpoint.max_requests or self._config.max_num_seqs or self._learnt_slots
+        return slots or self._config.assumed_max_num_seqs
+
+    def _slots(self) -> float:
+        slots, leased = self.whole_slots, self._endpoint.leased_slots
+        return slots if leased is None else min(slots, leased)
+
+    @property
+    def whole_kv_tokens(self) -> float:
+        """KV tokens of the endpoint, whatever part of them is leased to us."""
         endpoint, config = self._endpoint, self._config
         kv_tokens: float = UNKNOWN_KV_TOKENS
         if endpoint.endpoint.max_tokens is not None:
@@ -201,7 +215,10 @@ class EndpointModel:
             kv_tokens = endpoint.sample.kv_capacity_tokens
         if kv_tokens != UNKNOWN_KV_TOKENS:
             kv_tokens *= config.kv_overcommit
-        leased = endpoint.leased_kv_tokens
+        return kv_tokens
+
+    def _kv_tokens(self) -> float:
+        kv_tokens, leased = self.whole_kv_tokens, self._endpoint.leased_kv_tokens
         return kv_tokens if leased is None else min(kv_tokens, leased)
 
 

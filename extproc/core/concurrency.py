@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 
 from extproc.core.ceiling import TOLERANCE, Ceiling
 from extproc.core.checks import FieldChecks
+from extproc.core.credits import UNLIMITED
 from extproc.core.footprint import NO_FOOTPRINT, Footprint
 from extproc.core.inflight import InflightRequest
 from extproc.core.pool import Candidates, EndpointState
@@ -57,6 +58,7 @@ class ConcurrencyDetector:
     """Needs no endpoint to report anything."""
 
     is_measured = False
+    counts_kv = False
 
     def __init__(self, config: ConcurrencyDetectorConfig) -> None:
         self._config = config
@@ -100,6 +102,13 @@ class ConcurrencyDetector:
 
     def capacity(self, now: float) -> Footprint:
         return Footprint(self._sums[4], self._sums[5], self._sums[5])
+
+    def whole_capacity(self, endpoint: EndpointState) -> Footprint | None:
+        max_requests, max_tokens = self._whole(endpoint)
+        mode = self._config.mode
+        slots = UNLIMITED if mode == "tokens" else max_requests
+        tokens = UNLIMITED if mode == "requests" else max_tokens
+        return Footprint(slots, tokens, tokens)
 
     def stale_endpoints(self, now: float) -> int:
         return 0
@@ -175,11 +184,14 @@ class ConcurrencyDetector:
         relief = min(_ratio(freed.requests * count, sums[4]), _ratio(freed.tokens * count, sums[5]))
         return (ratios[1] - relief) / count
 
-    def _share(self, endpoint: EndpointState) -> _Share:
-        config = self._config
-        own = endpoint.endpoint
+    def _whole(self, endpoint: EndpointState) -> tuple[int, int]:
+        config, own = self._config, endpoint.endpoint
         max_requests = config.max_concurrency if own.max_requests is None else own.max_requests
         max_tokens = config.max_token_concurrency if own.max_tokens is None else own.max_tokens
+        return max_requests, max_tokens
+
+    def _share(self, endpoint: EndpointState) -> _Share:
+        max_requests, max_tokens = self._whole(endpoint)
         if endpoint.leased_slots is not None:
             max_requests = min(max_requests, endpoint.leased_slots)
         if endpoint.leased_kv_tokens is not None:

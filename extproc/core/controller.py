@@ -14,9 +14,11 @@ from extproc.core.band import QueuedRequest
 from extproc.core.books import Books
 from extproc.core.commands import Command, Revoke
 from extproc.core.config import FlowControlConfig
+from extproc.core.credits import Credits, ReplicaDemand
 from extproc.core.demand import DemandTracker
 from extproc.core.dispatching import Dispatcher
 from extproc.core.events import (
+    CapacitiesLeased,
     CapacityLeased,
     DrainStarted,
     EndpointAdded,
@@ -30,6 +32,7 @@ from extproc.core.events import (
     RequestCancelled,
     RequestFinished,
     ResponseStarted,
+    SheddableHeld,
     TimerFired,
 )
 from extproc.core.inflight import InflightLedger, InflightRequest
@@ -41,17 +44,21 @@ from extproc.core.queues import RequestQueues
 from extproc.core.refusals import Refusals
 from extproc.core.reporting import build_statistics
 from extproc.core.revocation import Revocations
+from extproc.core.sharing import replica_capacity, replica_demand
 from extproc.core.statistics import Statistics
 from extproc.core.tally import Tally
-from extproc.core.types import EndpointSample, Request, RequestId, Usage
+from extproc.core.types import EndpointId, EndpointSample, Request, RequestId, Usage
 
 
 class FlowController:
-    """Queues, ledger and policies of one pool. Drive it from one thread, with a `now` that never falls."""
+    """Queues, ledger and policies of one pool. Drive it from one thread, with a `now` that never falls.
 
-    def __init__(self, config: FlowControlConfig, rng: random.Random) -> None:
+    `is_leased`: replicas share the pool, so an endpoint has no capacity until `CapacityLeased` gives some.
+    """
+
+    def __init__(self, config: FlowControlConfig, rng: random.Random, *, is_leased: bool = False) -> None:
         self._config = config
-        self._pool = Pool()
+        self._pool = Pool(is_leased=is_leased)
         self._demand = DemandTracker()
         self._tally = Tally()
         self._is_draining = False
@@ -103,6 +110,22 @@ class FlowController:
         entry = self._books.ledger.get(request_id)
         return None if entry is None else max(0, entry.footprint.kv_tokens - entry.request.prompt_tokens)
 
+    @property
+    def queued_requests(self) -> int:
+        return self._queues.requests
+
+    def replica_demand(self) -> ReplicaDemand:
+        """What this replica of a shared pool has in use and waiting; costs a walk over the bookings."""
+        return replica_demand(self._queues, self._books)
+
+    def replica_capacity(self) -> dict[str, Credits]:
+        """Capacity of every open endpoint before leases, by address."""
+        return replica_capacity(self._books)
+
+    def endpoint_samples(self) -> list[tuple[EndpointId, str, EndpointSample | None]]:
+        """Id, address and newest measurement of every listed endpoint."""
+        return [(state.id, state.address, state.sample) for state in self._pool.states.values()]
+
     def inspect(self, now: float) -> Inspection:
         """Flows, ages and who occupies which endpoint; costs a walk over the bookings."""
         return inspect(self._queues, self._books, max(now, self._now))
@@ -151,13 +174,15 @@ class FlowController:
                 return self._touched(self._pool.set_health(endpoint_id, is_healthy, is_probing), now)
             case EndpointSampled(sample):
                 return self._sampled(sample, now)
-            case CapacityLeased(endpoint_id, slots, kv_tokens):
-                state = self._pool.states.get(endpoint_id)
-                if state is not None:
-                    state.leased_slots, state.leased_kv_tokens = slots, kv_tokens
-                return self._touched(state, now)
+            case CapacityLeased():
+                return self._lease(event, now)
+            case CapacitiesLeased(leases):
+                return sum(self._lease(lease, now) for lease in leases) > 0
             case ReclaimRequested():
                 return self._reclaim(event, now, commands)
+            case SheddableHeld(is_held):
+                self._dispatcher.is_sheddable_held = is_held
+                return not is_held
             case DrainStarted(reject_queued):
                 return self._drain(reject_queued, now, commands)
             case TimerFired():
@@ -293,6 +318,12 @@ class FlowController:
             self._count_end(entry, EndReason.EVICTED, now)
             any_given_up = True
         return any_given_up
+
+    def _lease(self, lease: CapacityLeased, now: float) -> bool:
+        state = self._pool.states.get(lease.endpoint_id)
+        if state is not None:
+            state.leased_slots, state.leased_kv_tokens = lease.slots, lease.kv_tokens
+        return self._touched(state, now)
 
     def _reclaim(self, event: ReclaimRequested, now: float, commands: list[Command]) -> bool:
         """Another replica's demand: evicts for it, and gives the credits up at once."""

@@ -59,6 +59,7 @@ class Dispatcher:
         self.revocations = revocations
         self.gated: set[int] = set()
         """Priorities whose head was held back in the last pass."""
+        self.is_sheddable_held = False
         self._books = books
         self._tally = tally
 
@@ -69,6 +70,9 @@ class Dispatcher:
             return
         closed = _Closed()
         for priority in self.queues.active_priorities():
+            if priority < 0 and self.is_sheddable_held:
+                self.gated.add(priority)
+                continue
             band = self.queues.bands[priority]
             self._drain(band, closed.copy() if band.config.borrow else closed, now, commands)
             if closed.everything:

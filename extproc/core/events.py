@@ -90,6 +90,13 @@ class CapacityLeased:
 
 
 @dataclass(frozen=True, slots=True)
+class CapacitiesLeased:
+    """Several leases at once: one dispatch pass after all of them."""
+
+    leases: tuple[CapacityLeased, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReclaimRequested:
     """Another replica needs capacity of this endpoint for `priority`: evict strictly lower work for it."""
 
@@ -97,6 +104,13 @@ class ReclaimRequested:
     priority: int
     slots: int
     kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SheddableHeld:
+    """While `is_held`, requests of negative priority stay queued (a replica that is cut off may ask so)."""
+
+    is_held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +139,9 @@ Event = (
     | EndpointSampled
     | EndpointHealthChanged
     | CapacityLeased
+    | CapacitiesLeased
     | ReclaimRequested
+    | SheddableHeld
     | DrainStarted
     | TimerFired
 )

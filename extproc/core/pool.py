@@ -122,7 +122,8 @@ class Candidates:
 class Pool:
     """Membership and candidate sets. `generation` grows whenever any candidate set may have changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_leased: bool = False) -> None:
+        self._is_leased = is_leased
         self.states: dict[EndpointId, EndpointState] = {}
         self.open: dict[EndpointId, EndpointState] = {}
         self.generation = 0
@@ -141,6 +142,8 @@ class Pool:
         state = self.states.get(endpoint.id)
         if state is None:
             state = self._departed.pop(endpoint.id, None) or EndpointState(endpoint)
+            if self._is_leased:
+                state.leased_slots = state.leased_kv_tokens = 0
             state.endpoint, state.is_listed = endpoint, True
             state.is_healthy, state.is_probing = True, False
             self.states[endpoint.id] = state

@@ -99,8 +99,11 @@ class Revocations:
     def victims_for_others(
         self, endpoint: EndpointState, priority: int, slots: int, kv_tokens: int
     ) -> list[InflightRequest]:
-        """The first victims on the endpoint that free so much for another replica, or all there are."""
-        freed = NO_FOOTPRINT
+        """The first victims on the endpoint that free so much for another replica, or all there are.
+
+        What is being revoked there already counts: the same need is asked for again until it is met.
+        """
+        freed = endpoint.revoked
         victims: list[InflightRequest] = []
         for victim in self._books.policies.victims.victims_on(endpoint, priority):
             if freed.requests >= slots and freed.kv_tokens >= kv_tokens:

@@ -23,6 +23,8 @@ class SaturationDetector(Protocol):
     """`is_measured` True: freed capacity shows only in a later sample of the endpoint."""
 
     is_measured: bool
+    counts_kv: bool
+    """Whether its token capacity is in KV tokens of footprints (else in `tokens`)."""
 
     def endpoint_changed(self, endpoint: EndpointState, now: float) -> None:
         """An open endpoint appeared, or its load, capacity or lease changed."""
@@ -52,6 +54,13 @@ class SaturationDetector(Protocol):
 
     def capacity(self, now: float) -> Footprint | None:
         """What all open endpoints hold together; None when the detector doesn't know capacities."""
+        ...
+
+    def whole_capacity(self, endpoint: EndpointState) -> Footprint | None:
+        """One endpoint's capacity before leases, `UNLIMITED` where a resource isn't limited.
+
+        None: the detector knows no capacity, so the pool can't be shared by leases.
+        """
         ...
 
     def stale_endpoints(self, now: float) -> int:

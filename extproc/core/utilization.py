@@ -66,6 +66,7 @@ class UtilizationDetector:
     """Keeps the sum of scores; a heap of sample ages turns readings stale in time."""
 
     is_measured = True
+    counts_kv = False
 
     def __init__(self, config: UtilizationDetectorConfig) -> None:
         self._config = config
@@ -130,6 +131,9 @@ class UtilizationDetector:
         }
 
     def capacity(self, now: float) -> Footprint | None:
+        return None
+
+    def whole_capacity(self, endpoint: EndpointState) -> Footprint | None:
         return None
 
     def stale_endpoints(self, now: float) -> int:

@@ -33,6 +33,7 @@ from extproc.runtime.peer_metrics import PeerNames
 from extproc.runtime.pool_gauges import read_pool
 from extproc.runtime.pool_watch import PoolWatch
 from extproc.runtime.reload import Reloader
+from extproc.runtime.replicas.status import GroupMember
 from extproc.runtime.service import ProcessorService, bind, build_server
 from extproc.runtime.snapshot import ProcessFacts, build_snapshot
 from extproc.runtime.telemetry import Telemetry
@@ -63,13 +64,20 @@ class Application:
         priorities = PriorityLabels(config.flow_control.declared_priorities)
         self.telemetry = Telemetry(self.meters, priorities)
         self.telemetry.create_series({0, *config.flow_control.declared_priorities})
-        self.driver = Driver(FlowController(config.flow_control, rng), self.clock, self.telemetry)
+        controller = FlowController(config.flow_control, rng, is_leased=config.replicas.mode == "leased")
+        self.driver = Driver(controller, self.clock, self.telemetry)
         self.health = HealthService()
         self.keeper = TaskKeeper(self._task_failed)
         self.is_draining = False
         self.port = 0
         self.admin_port = 0
         self._failures: list[str] = []
+        self._is_started = False
+        self.group: GroupMember | None = None
+        if config.replicas.mode != "single":
+            from extproc.runtime.replicas.group import join_group  # needs the extra `replicas`
+
+            self.group = join_group(config.replicas, self.driver, self.clock, lambda _: self._settle_ready())
         self._idle = asyncio.Event()
         self._surroundings = build_surroundings(config.requests, rng)
         self.service = ProcessorService(
@@ -146,13 +154,20 @@ class Application:
         gc.collect()
         gc.freeze()
         gc.set_threshold(_COLLECT_EVERY, 20, 50)
-        self.health.set_ready(True)
+        self._is_started = True
+        if self.group is not None:
+            self.keeper.spawn(self.group.run(), name="replica-group")
+        self._settle_ready()
+
+    def _settle_ready(self) -> None:
+        may_serve = self.group is None or self.group.is_ready
+        self.health.set_ready(self._is_started and may_serve and not self.is_draining)
 
     async def drain(self) -> None:
         """Stop taking requests and wait until all have ended, as long as the configuration allows."""
         server = self.config.server
         self.is_draining = True
-        self.health.set_ready(False)
+        self._settle_ready()
         logger.info("draining: %d streams are open", self.service.open_streams)
         await self._wait_idle(server.drain_delay_s, at_least=True)
         self.driver.post(DrainStarted(reject_queued=server.queued_at_drain is QueuedAtDrain.REJECT))
@@ -176,6 +191,8 @@ class Application:
         self.watch.close()
         self.driver.close()
         await self.keeper.close()
+        if self.group is not None:
+            await self.group.leave()
 
     def reload(self) -> None:
         """Read the configuration file again; a bad one is logged and leaves everything as it is."""
@@ -211,7 +228,8 @@ class Application:
         if self.is_draining:
             reasons.append("draining")
         elif not self.health.is_ready:
-            reasons.append("starting")
+            is_waiting = self._is_started and self.group is not None
+            reasons.append("waiting for the group of replicas" if is_waiting else "starting")
         return reasons
 
     def not_live_reasons(self) -> list[str]:

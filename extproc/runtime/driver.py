@@ -70,6 +70,18 @@ class EndpointObserver(Protocol):
         ...
 
 
+class Lease(Protocol):
+    """Credits that may run out; see `extproc.runtime.replicas`."""
+
+    def guard(self, now: float) -> None:
+        """Called before an event is handled; may post events that let go of capacity."""
+        ...
+
+    def noticed(self) -> None:
+        """Called after events were handled."""
+        ...
+
+
 class Driver:
     """Joins the pure controller with the event loop. Call everything from the loop's thread."""
 
@@ -84,6 +96,7 @@ class Driver:
         self._timer_at = math.inf
         self._last_id = 0
         self._is_closed = False
+        self.lease: Lease | None = None
         self.unqueued = UnqueuedRoutes()
         self.endpoint_observer: EndpointObserver | None = None
 
@@ -106,6 +119,9 @@ class Driver:
 
     def post(self, event: Event) -> None:
         """Handle an event and perform what follows. From within a sink it is handled right afterwards."""
+        lease = self.lease
+        if lease is not None and not self._is_handling:
+            lease.guard(self._clock.now())
         self._waiting.append(event)
         if self._is_handling:
             return
@@ -116,6 +132,8 @@ class Driver:
         finally:
             self._is_handling = False
         self._set_timer()
+        if lease is not None:
+            lease.noticed()
 
     def statistics(self) -> Statistics:
         return self._controller.statistics()

@@ -1,4 +1,4 @@
-"""The two calls of the Kubernetes API that discovery needs: list a collection, watch it.
+"""The few calls of the Kubernetes API that are needed: read and list, watch, create and replace.
 
 Authenticates as the pod's own service account unless told otherwise; the token is read again for every call,
 since the kubelet replaces it. Must not know what the objects mean.
@@ -30,9 +30,10 @@ _WATCH_GRACE_S = 10.0
 class KubeApiError(ExtprocError):
     """The API server refused, or could not be understood. `is_gone`: the asked version is too old."""
 
-    def __init__(self, message: str, *, is_gone: bool = False) -> None:
+    def __init__(self, message: str, *, is_gone: bool = False, status: int | None = None) -> None:
         super().__init__(message)
         self.is_gone = is_gone
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,12 @@ class KubeClient:
                     raise KubeApiError(f"{path}: the answer has more than {_MAX_LIST_BYTES} bytes")
         return _parse(bytes(body), path)
 
+    async def send(self, method: str, path: str, body: dict[str, Any]) -> None:
+        """Create (POST) or replace (PUT) one object. Raises as `get`; a conflict has status 409."""
+        timeout = aiohttp.ClientTimeout(total=_LIST_TIMEOUT_S)
+        async with self._open(path, {}, timeout, method=method, body=body) as response:
+            await _check(response)
+
     async def watch(
         self, path: str, query: dict[str, str], timeout_s: float
     ) -> AsyncIterator[dict[str, Any]]:
@@ -112,17 +119,27 @@ class KubeClient:
                 if len(tail) > _MAX_EVENT_BYTES:
                     raise KubeApiError(f"{path}: one event has more than {_MAX_EVENT_BYTES} bytes")
 
-    def _open(self, path: str, query: dict[str, str], timeout: aiohttp.ClientTimeout) -> Any:
+    def _open(
+        self,
+        path: str,
+        query: dict[str, str],
+        timeout: aiohttp.ClientTimeout,
+        *,
+        method: str = "GET",
+        body: dict[str, Any] | None = None,
+    ) -> Any:
         assert self._session is not None
         headers = {"Accept": "application/json"}
         if self.access.token_file is not None:
             token = self.access.token_file.read_text(encoding="ascii").strip()
             headers["Authorization"] = f"Bearer {token}"
-        return self._session.get(self.access.url + path, params=query, headers=headers, timeout=timeout)
+        return self._session.request(
+            method, self.access.url + path, params=query, headers=headers, timeout=timeout, json=body
+        )
 
 
 async def _check(response: aiohttp.ClientResponse) -> None:
-    if response.status == 200:
+    if response.status in (200, 201):
         return
     hint = {
         401: "; the token is not accepted",
@@ -130,7 +147,7 @@ async def _check(response: aiohttp.ClientResponse) -> None:
         404: "; no such object or no such resource in this cluster",
     }.get(response.status, "")
     message = f"{response.url.path}: HTTP status {response.status}{hint}"
-    raise KubeApiError(message, is_gone=response.status == 410)
+    raise KubeApiError(message, is_gone=response.status == 410, status=response.status)
 
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:

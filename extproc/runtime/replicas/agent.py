@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Protocol
 
 from extproc.clock import Clock
@@ -21,6 +20,7 @@ from extproc.core.leasing import even_share, fallback_credits, use_by_address
 from extproc.errors import PeerProtocolError
 from extproc.runtime.replicas.leader import Allocator
 from extproc.runtime.replicas.letters import decode_grant, encode
+from extproc.runtime.replicas.status import ReplicaStatus
 from extproc.runtime.replicas.store import Answer, ReplicaStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -51,29 +51,17 @@ class LeasedPool(Protocol):
     def reclaim(self, reclaims: Sequence[Reclaim]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaStatus:
-    """For metrics, the live page and `explain`."""
-
-    replica: str
-    state: str
-    """`starting` (no credits yet), `leased`, `cut-off` (credits still valid) or `fallback`."""
-    is_leader: bool
-    leader: str
-    members: Sequence[str]
-    credits: Mapping[str, Credits]
-    grants_taken: int
-    allocation_rounds: int
-    store_calls: int
-    store_errors: int
-    lease_left_s: float
-
-
 class ReplicaAgent:
     """Keeps the credits of one replica up to date; `run` until cancelled, then `leave`."""
 
     def __init__(
-        self, config: ReplicasConfig, replica: str, store: ReplicaStore, pool: LeasedPool, clock: Clock
+        self,
+        config: ReplicasConfig,
+        replica: str,
+        store: ReplicaStore,
+        pool: LeasedPool,
+        clock: Clock,
+        set_ready: Callable[[bool], None] = lambda is_ready: None,
     ) -> None:
         self._config = config
         self.replica = replica
@@ -88,6 +76,9 @@ class ReplicaAgent:
         self._valid_until = float("-inf")
         self._state = "starting"
         self._wake = asyncio.Event()
+        self._set_ready = set_ready
+        self.is_ready = False
+        """Whether it may serve. Without a first grant it may not: others may hold all of the capacity."""
         self._was_waiting = False
         self._grants_taken = 0
         self._errors = 0
@@ -163,11 +154,6 @@ class ReplicaAgent:
             self._failed(error)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether it may serve. Without a first grant it may not: others may hold all of the capacity."""
-        return self._state != "starting" or self._grants_taken > 0
-
-    @property
     def is_leader(self) -> bool:
         return self._leader.rpartition(":")[0] == self.replica
 
@@ -193,11 +179,16 @@ class ReplicaAgent:
             logger.error("replica %s: %s", self.replica, error)
             grant = NO_GRANT
         if grant.sequence == self._grant.sequence and self._state in ("leased", "starting"):
+            # Once more: an endpoint may have come back under a new identity, without credits.
+            self._pool.lease(self._credits, hold_sheddable=False)
             return
         self._grant = grant
         self._credits = grant.credits
         self._state = "leased" if grant.sequence else "starting"
         self._grants_taken += 1
+        if grant.sequence and not self.is_ready:
+            self.is_ready = True
+            self._set_ready(True)
         if grant.reclaims:
             self._pool.reclaim(grant.reclaims)
         self._pool.lease(grant.credits, hold_sheddable=False)

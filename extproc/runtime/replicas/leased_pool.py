@@ -1,0 +1,81 @@
+"""The flow control of this replica, as its agent sees it: figures out, credits in.
+
+Must not know how credits travel. Leases go to the controller as events, in the order in which they must
+be felt: what is asked back first, then the new limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from extproc.clock import Clock
+from extproc.core.controller import FlowController
+from extproc.core.credits import UNLIMITED, Credits, Reclaim, ReplicaDemand
+from extproc.core.events import CapacitiesLeased, CapacityLeased, Event, ReclaimRequested, SheddableHeld
+from extproc.core.types import EndpointId
+
+_FRESH_S = 2.0
+"""Measurements older than this say nothing about who still runs."""
+
+NOTHING = Credits(0, 0)
+
+
+class LeasedController:
+    """Joins one `FlowController` with its `ReplicaAgent`."""
+
+    def __init__(
+        self,
+        controller: FlowController,
+        post: Callable[[Event], None],
+        clock: Clock,
+    ) -> None:
+        self._controller = controller
+        self._post = post
+        self._clock = clock
+        self._leased: dict[EndpointId, Credits] = {}
+        self._holds_sheddable = False
+
+    def capacity(self) -> Mapping[str, Credits]:
+        return self._controller.replica_capacity()
+
+    def demand(self) -> ReplicaDemand:
+        return self._controller.replica_demand()
+
+    def measured(self) -> Mapping[str, int]:
+        horizon = self._clock.now() - _FRESH_S
+        return {
+            address: sample.running_requests + (sample.waiting_requests or 0)
+            for _, address, sample in self._controller.endpoint_samples()
+            if sample is not None and sample.running_requests is not None and sample.sampled_at >= horizon
+        }
+
+    def waiting_requests(self) -> int:
+        return self._controller.queued_requests
+
+    def lease(self, credits: Mapping[str, Credits], *, hold_sheddable: bool) -> None:
+        endpoints = {endpoint_id: address for endpoint_id, address, _ in self._controller.endpoint_samples()}
+        leased = {endpoint_id: credits.get(address, NOTHING) for endpoint_id, address in endpoints.items()}
+        changed = [
+            CapacityLeased(endpoint_id, _limit(mine.slots), _limit(mine.tokens))
+            for endpoint_id, mine in leased.items()
+            if self._leased.get(endpoint_id) != mine
+        ]
+        self._leased = leased
+        if changed:
+            self._post(CapacitiesLeased(tuple(changed)))
+        if hold_sheddable != self._holds_sheddable:
+            self._holds_sheddable = hold_sheddable
+            self._post(SheddableHeld(hold_sheddable))
+
+    def reclaim(self, reclaims: Sequence[Reclaim]) -> None:
+        ids = {address: endpoint_id for endpoint_id, address, _ in self._controller.endpoint_samples()}
+        for reclaim in reclaims:
+            endpoint_id = ids.get(reclaim.address)
+            if endpoint_id is not None:
+                self._post(ReclaimRequested(endpoint_id, reclaim.priority, reclaim.slots, reclaim.tokens))
+                self._leased.pop(endpoint_id, None)
+
+
+def _limit(amount: int) -> int | None:
+    """A part of an unlimited amount is unlimited, whatever the number of replicas."""
+    return None if amount >= UNLIMITED // 1024 else amount

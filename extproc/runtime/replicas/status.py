@@ -1,0 +1,43 @@
+"""What a member of a group of replicas tells of itself, for metrics, the live page and `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from extproc.core.credits import Credits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """The state of one replica now; counts since its start."""
+
+    replica: str
+    state: str
+    """`starting` (no credits yet), `leased`, `cut-off` (credits still valid) or `fallback`; with a standby:
+    `active` or `standby`."""
+    is_leader: bool
+    leader: str
+    members: Sequence[str]
+    credits: Mapping[str, Credits]
+    grants_taken: int
+    allocation_rounds: int
+    store_calls: int
+    store_errors: int
+    lease_left_s: float
+
+
+class GroupMember(Protocol):
+    """This process as a member of its group, whatever the mode."""
+
+    replica: str
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    async def run(self) -> None: ...
+
+    async def leave(self) -> None: ...
+
+    def status(self) -> ReplicaStatus: ...
