@@ -99,7 +99,6 @@ class Application:
             post=self.driver.post,
             keeper=self.keeper,
             rng=rng,
-            on_scrape_error=self.telemetry.scrape_failed,
         )
         self.driver.endpoint_observer = self.watch
         self.meters.add_source(lambda: read_pool(self.watch))

@@ -411,6 +411,7 @@ ENDPOINTS = (
         ("endpoint",),
         "Engine metrics that could not be read.",
         "a scrape fails or times out",
+        is_read=True,
     ),
 )
 

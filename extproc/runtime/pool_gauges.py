@@ -26,6 +26,8 @@ def read_pool(watch: PoolWatch) -> Iterator[Reading]:
 
 def _read_scrape(endpoint: EndpointStatus) -> Iterator[Reading]:
     scrape = endpoint.scrape
+    if scrape is not None:
+        yield Reading("extproc_scrape_errors_total", (endpoint.address,), scrape.failures)
     if scrape is None or scrape.sample is None or scrape.age_s is None:
         return
     label, sample = (endpoint.address,), scrape.sample

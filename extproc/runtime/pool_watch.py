@@ -27,7 +27,7 @@ from extproc.core.types import EndpointId
 from extproc.runtime.discovery.dns import DnsSource
 from extproc.runtime.discovery.files import FileSource
 from extproc.runtime.discovery.kubernetes import KubernetesSource
-from extproc.runtime.discovery.membership import Changes, Membership, address_of
+from extproc.runtime.discovery.membership import Changes, Membership
 from extproc.runtime.discovery.source import Source
 from extproc.runtime.discovery.static import StaticSource
 from extproc.runtime.health import Evidence, HealthChange, HealthState, HealthTracker
@@ -71,12 +71,10 @@ class PoolWatch:
         post: Callable[[Event], None],
         keeper: TaskKeeper,
         rng: random.Random,
-        on_scrape_error: Callable[[str], None] = lambda _address: None,
     ) -> None:
         self._clock = clock
         self._post = post
         self._keeper = keeper
-        self._on_scrape_error = on_scrape_error
         self._sources = [build_source(item, clock, rng) for item in config.discovery]
         self._membership = Membership(len(self._sources))
         self._addresses: dict[str, EndpointId] = {}
@@ -132,7 +130,6 @@ class PoolWatch:
 
     def on_scrape_failed(self, endpoint_id: EndpointId, reason: str, *, is_unreachable: bool) -> None:
         """Only a port that can't be connected to counts against an endpoint: a slow page is no failure."""
-        self._on_scrape_error(address_of(endpoint_id))
         if is_unreachable and endpoint_id not in self._metrics_elsewhere:
             self._apply_health(self._health.fail(endpoint_id, Evidence.UNREACHABLE, self._clock.now()))
 

@@ -109,7 +109,6 @@ class Telemetry:
         self._streams = counter("streams")
         self._task_failures = counter("task_failures")
         self._config_reloads = counter("config_reloads")
-        self._scrape_errors = counter("scrape_errors")
         self._queue_wait = histogram("queue_wait_seconds")
         self._duration = histogram("request_duration_seconds")
         self._headers_time = histogram("response_headers_seconds")
@@ -251,9 +250,6 @@ class Telemetry:
 
     def task_failed(self, name: str) -> None:
         self._task_failures(name).inc()
-
-    def scrape_failed(self, endpoint: str) -> None:
-        self._scrape_errors(endpoint).inc()
 
     def config_reloaded(self, result: str) -> None:
         """`result` is `applied`, `refused` or `unchanged`."""

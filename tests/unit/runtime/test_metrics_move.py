@@ -303,11 +303,13 @@ def a_queue_drains(bench: Bench) -> Iterator[None]:
     bench.finish(running[0])
 
 
-def status(health: HealthState = HealthState.HEALTHY, *, is_draining: bool = False) -> EndpointStatus:
+def status(
+    health: HealthState = HealthState.HEALTHY, *, is_draining: bool = False, failures: int = 0
+) -> EndpointStatus:
     sample = EndpointSample(endpoint_id=EndpointId("e"), sampled_at=0.0)
     sample = replace(sample, running_requests=3, waiting_requests=2, kv_usage_fraction=0.5)
     scrape = ScrapeStatus(
-        sample=sample, age_s=1.5, interval_s=0.2, failures_in_a_row=0, failures=0, last_failure=None
+        sample=sample, age_s=1.5, interval_s=0.2, failures_in_a_row=0, failures=failures, last_failure=None
     )
     return EndpointStatus(
         endpoint_id=EndpointId("e"),
@@ -423,8 +425,9 @@ def a_configuration_is_refused(bench: Bench) -> Iterator[None]:
 
 @case("extproc_scrape_errors_total", endpoint="gpu:8000")
 def a_scrape_fails(bench: Bench) -> Iterator[None]:
+    bench.watch.members = [status()]
     yield
-    bench.telemetry.scrape_failed("gpu:8000")
+    bench.watch.members = [status(failures=1)]
 
 
 @case("extproc_streams_inflight", by=5)
