@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import signal
+from collections.abc import Mapping
 
 import click
 import uvloop
@@ -12,65 +14,105 @@ from aiohttp import web
 
 from extproc.clock import SystemClock
 from extproc.sim.emulator.app import EmulatorApp
+from extproc.sim.emulator.faults import FaultPlan, parse_fault
 from extproc.sim.emulator.loop import EngineLoop
 from extproc.sim.emulator.request import ServedModel
+from extproc.sim.files import load_engine
 from extproc.sim.server_config import EngineConfig, SchedulingPolicy
 from extproc.sim.server_model import ServerModel
 from extproc.tasks import TaskKeeper
+
+_LIMITS = {
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "num_gpu_blocks": "kv_blocks",
+    "block_size": "block_tokens",
+    "max_model_len": "max_model_len",
+    "scheduling_policy": "scheduling",
+    "prefix_caching": "has_prefix_cache",
+}
+"""vLLM's option names and ours."""
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8000, show_default=True, help="Port; 0 takes a free one.")
 @click.option("--model", default="emulated", show_default=True, help="Served model name.")
-@click.option("--max-num-seqs", default=128, show_default=True, help="Sequences that run at once.")
-@click.option("--max-num-batched-tokens", default=8192, show_default=True, help="Tokens of one engine step.")
-@click.option("--num-gpu-blocks", default=16_717, show_default=True, help="KV cache blocks.")
-@click.option("--block-size", default=16, show_default=True, help="Tokens in a KV cache block.")
-@click.option("--max-model-len", default=32_768, show_default=True, help="Most tokens of prompt and output.")
+@click.option("--hardware", help="Hardware file, or the name of a shipped one, for step costs and limits.")
+@click.option("--max-num-seqs", type=int, help="Sequences that run at once.")
+@click.option("--max-num-batched-tokens", type=int, help="Tokens of one engine step.")
+@click.option("--num-gpu-blocks", type=int, help="KV cache blocks.")
+@click.option("--block-size", type=int, help="Tokens in a KV cache block.")
+@click.option("--max-model-len", type=int, help="Most tokens of prompt and output of one request.")
 @click.option(
     "--scheduling-policy",
     type=click.Choice(["fcfs", "priority"]),
-    default="fcfs",
-    show_default=True,
     help="Order of the waiting queue; priority: lower goes first.",
 )
-@click.option("--prefix-caching/--no-prefix-caching", default=True, show_default=True)
+@click.option("--prefix-caching/--no-prefix-caching", default=None, help="Reuse cached prompt blocks.")
 @click.option("--speed", default=1.0, show_default=True, help="Modelled seconds that pass in a real one.")
+@click.option(
+    "--mean-output-tokens", default=512, show_default=True, help="Where nothing else ends an answer."
+)
+@click.option("--temperature", default=0.0, show_default=True, help="Of requests that give none.")
+@click.option("--fault", "faults", multiple=True, help="A fault from the start; see docs/emulator.md.")
 @click.option("--seed", default=0, show_default=True, help="Seed of response ids and unseeded sampling.")
 def emulate(
     host: str,
     port: int,
     model: str,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    num_gpu_blocks: int,
-    block_size: int,
-    max_model_len: int,
-    scheduling_policy: str,
-    prefix_caching: bool,
+    hardware: str | None,
     speed: float,
+    mean_output_tokens: int,
+    temperature: float,
+    faults: tuple[str, ...],
     seed: int,
+    **limits: int | str | bool | None,
 ) -> None:
     """Serve an emulated vLLM: its routes, shapes, metrics and scheduling, with made-up tokens.
 
-    Example: extproc emulate --port 8000 --max-num-seqs 32
+    The limits default to those of the hardware file, else to 128 sequences and 267,472 tokens of KV cache.
+
+    Example: extproc emulate --port 8000 --hardware h200-qwen2.5-1.5b --max-num-seqs 32
     """
-    config = EngineConfig(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        kv_blocks=num_gpu_blocks,
-        block_tokens=block_size,
-        max_model_len=min(max_model_len, (num_gpu_blocks - 1) * block_size),
-        scheduling=SchedulingPolicy(scheduling_policy),
-        has_prefix_cache=prefix_caching,
+    if not speed > 0:
+        raise click.BadParameter("must be above 0", param_hint="--speed")
+    config = engine_config(hardware, limits)
+    served = ServedModel(
+        name=model,
+        max_model_len=config.max_model_len,
+        default_temperature=temperature,
+        eos_one_in=mean_output_tokens,
     )
-    served = ServedModel(name=model, max_model_len=config.max_model_len)
-    uvloop.run(_serve(host, port, config, served, speed, seed))
+    plan = FaultPlan()
+    for text in faults:
+        plan.add(parse_fault(text))
+    uvloop.run(_serve(host, port, config, served, plan, speed, seed))
+
+
+def engine_config(hardware: str | None, limits: Mapping[str, int | str | bool | None]) -> EngineConfig:
+    """The hardware's engine (or the default one) with the given limits.
+
+    A model length that was not asked for shrinks to what the KV cache holds, as with vLLM's `auto`.
+    """
+    engine = load_engine(hardware) if hardware is not None else EngineConfig()
+    given: dict[str, object] = {_LIMITS[name]: value for name, value in limits.items() if value is not None}
+    if "scheduling" in given:
+        given["scheduling"] = SchedulingPolicy(given["scheduling"])
+    if "max_model_len" not in given:
+        smallest = dataclasses.replace(engine, **{**given, "max_model_len": 2})  # type: ignore[arg-type]
+        given["max_model_len"] = min(engine.max_model_len, smallest.usable_kv_tokens)
+    return dataclasses.replace(engine, **given)  # type: ignore[arg-type]
 
 
 async def _serve(
-    host: str, port: int, config: EngineConfig, served: ServedModel, speed: float, seed: int
+    host: str,
+    port: int,
+    config: EngineConfig,
+    served: ServedModel,
+    faults: FaultPlan,
+    speed: float,
+    seed: int,
 ) -> None:
     clock = SystemClock()
     stop = asyncio.Event()
@@ -81,7 +123,7 @@ async def _serve(
         stop.set()
 
     engine = EngineLoop(ServerModel(config, max_stretch_steps=1), clock, speed=speed)
-    app = EmulatorApp(engine, served, clock, random.Random(seed))
+    app = EmulatorApp(engine, served, clock, random.Random(seed), faults)
     runner = web.AppRunner(app.build(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, host, port, backlog=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -12,3 +13,12 @@ def wait_for(condition: Callable[[], bool], *, timeout_s: float = 20.0, poll_s: 
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(poll_s)
+
+
+async def eventually(
+    condition: Callable[[], bool], *, timeout_s: float = 20.0, poll_s: float = 0.001
+) -> None:
+    """The same for a condition that comes true inside the test's own event loop."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - what is waited for knows of no event
+            await asyncio.sleep(poll_s)

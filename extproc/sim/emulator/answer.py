@@ -45,7 +45,7 @@ class Answer:
         self.all_ids = list(prompt)
         self.text: list[str] = []
         self._request = request
-        self._continuation = Continuation(prompt, Sampling(salt=salt, is_positional=request.is_positional))
+        self._continuation = Continuation(prompt, _sampling(request, salt))
         self._decoder = IncrementalDecoder(prompt)
         self._held = ""
         self._longest_stop = max((len(stop) for stop in request.stop), default=0)
@@ -94,6 +94,10 @@ class Answer:
         else:
             cut = len(self._held) if delta.finish_reason else max(0, len(self._held) - self._longest_stop + 1)
             delta.text, self._held = self._held[:cut], self._held[cut:]
+
+
+def _sampling(request: Generation, salt: int) -> Sampling:
+    return Sampling(salt=salt, is_positional=request.is_positional, eos_one_in=request.eos_one_in)
 
 
 class TokenContent:

@@ -1,9 +1,8 @@
-"""The emulator's HTTP server: vLLM's routes over one engine loop."""
+"""The emulator's HTTP server: vLLM's routes over one engine loop, and the admin route for faults."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
+import dataclasses
 import random
 from collections.abc import Awaitable, Callable
 
@@ -11,30 +10,37 @@ import msgspec
 from aiohttp import web
 
 from extproc.clock import Clock
+from extproc.errors import ConfigError
 from extproc.sim.emulator import request as bodies
-from extproc.sim.emulator.answer import Answer, TokenContent
-from extproc.sim.emulator.chunks import DONE, StreamShape, usage_chunk, whole_body
+from extproc.sim.emulator.faults import FaultPlan, parse_fault
+from extproc.sim.emulator.generation import ENGINE_DIED, GenerationRun, Host
 from extproc.sim.emulator.loop import EngineLoop
 from extproc.sim.emulator.metrics import EmulatorMetrics
 from extproc.sim.emulator.request import ApiError, Generation, ServedModel
-from extproc.sim.emulator.sink import AnswerSink, Connection
-from extproc.sim.sequence import Sequence
+from extproc.sim.emulator.token_routes import DetokenizeBody, TokenizeBody, detokenize, rendered, tokenize
 
-_ENGINE_DIED = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 _MAX_BODY_BYTES = 64 << 20
+_VERSION = "0.30.0"
+"""The vLLM whose behaviour is emulated."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class EmulatorApp:
-    """Builds the aiohttp application; `rng` feeds response ids and unseeded sampling."""
+    """Builds the aiohttp application; `rng` feeds response ids, unseeded sampling and fault draws."""
 
-    def __init__(self, loop: EngineLoop, served: ServedModel, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, loop: EngineLoop, served: ServedModel, clock: Clock, rng: random.Random, faults: FaultPlan
+    ) -> None:
         self._loop = loop
         self._served = served
         self._clock = clock
-        self._rng = rng
-        self._sequence_ids = itertools.count(1)
-        self.metrics = EmulatorMetrics(served.name, loop)
+        self._faults = faults
+        self._started_at = clock.now()
+        self._page = ""
+        self.metrics = EmulatorMetrics(served.name, loop, clock.wall_time())
+        self._host = Host(loop, clock, rng, self.metrics, faults)
+        faults.begin(clock.now())
+        self._apply_faults()
 
     def build(self) -> web.Application:
         app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_errors])
@@ -42,21 +48,78 @@ class EmulatorApp:
             [
                 web.post("/v1/completions", self._completions),
                 web.post("/v1/chat/completions", self._chat),
+                web.post("/v1/completions/render", self._render_completion),
+                web.post("/v1/chat/completions/render", self._render_chat),
+                web.post("/tokenize", self._tokenize),
+                web.post("/detokenize", self._detokenize),
                 web.get("/v1/models", self._models),
+                web.get("/version", self._version),
+                web.get("/load", self._load),
                 web.get("/health", self._health),
                 web.get("/ping", self._health),
                 web.get("/metrics", self._metrics_page),
+                web.get("/emulator/faults", self._list_faults),
+                web.post("/emulator/faults", self._add_faults),
+                web.delete("/emulator/faults", self._remove_faults),
             ]
         )
         return app
 
+    # -- generation ---------------------------------------------------------------------------------------
+
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        body = bodies.parse_json(await _json_bytes(request), bodies.CompletionBody)
-        return await self._generate(request, bodies.completion(body, self._served))
+        return await self._generate(request, await self._completion_of(request))
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, await self._chat_of(request))
+
+    async def _completion_of(self, request: web.Request) -> Generation:
+        body = bodies.parse_json(await _json_bytes(request), bodies.CompletionBody)
+        return bodies.completion(body, self._served)
+
+    async def _chat_of(self, request: web.Request) -> Generation:
         body = bodies.parse_json(await _json_bytes(request), bodies.ChatBody)
-        return await self._generate(request, bodies.chat(body, self._served))
+        return bodies.chat(body, self._served)
+
+    async def _generate(self, http: web.Request, generation: Generation) -> web.StreamResponse:
+        now = self._clock.now()
+        if self._loop.is_dead:
+            raise ApiError(500, ENGINE_DIED, kind="InternalServerError")
+        if self._is_starting(now):
+            raise ApiError(503, "the server is starting", kind="ServiceUnavailable")
+        error = self._faults.draw("error", now, self._host.rng)
+        if error is not None:
+            raise ApiError(int(error["status"]), "injected by a fault", kind="InternalServerError")
+        late = self._faults.get("slow-headers", now)
+        if late is not None:
+            await self._clock.sleep_until(now + late["seconds"])
+        priority = _header_priority(http)
+        if priority is not None:
+            generation = dataclasses.replace(generation, priority=priority)
+        run = GenerationRun(self._host, http, generation)
+        if generation.is_streaming:
+            return await run.stream()
+        return await run.collect()
+
+    # -- tokens -------------------------------------------------------------------------------------------
+
+    async def _render_completion(self, request: web.Request) -> web.Response:
+        generation = await self._completion_of(request)
+        return _json_response(rendered(generation, self._host.new_id(request, generation)))
+
+    async def _render_chat(self, request: web.Request) -> web.Response:
+        generation = await self._chat_of(request)
+        return _json_response(rendered(generation, self._host.new_id(request, generation))[0])
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = bodies.parse_json(await _json_bytes(request), TokenizeBody)
+        return _json_response(tokenize(body, self._served))
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        body = bodies.parse_json(await _json_bytes(request), DetokenizeBody)
+        return _json_response(detokenize(body, self._served))
+
+    # -- state --------------------------------------------------------------------------------------------
 
     async def _models(self, request: web.Request) -> web.Response:
         card = {
@@ -71,135 +134,64 @@ class EmulatorApp:
         }
         return _json_response({"object": "list", "data": [card]})
 
+    async def _version(self, request: web.Request) -> web.Response:
+        return _json_response({"version": _VERSION})
+
+    async def _load(self, request: web.Request) -> web.Response:
+        return _json_response({"server_load": self._loop.model.running + self._loop.model.waiting})
+
     async def _health(self, request: web.Request) -> web.Response:
-        return web.Response(status=503 if self._loop.is_dead else 200)
+        is_up = not self._loop.is_dead and not self._is_starting(self._clock.now())
+        return web.Response(status=200 if is_up else 503)
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
-        return web.Response(text=self.metrics.exposition(), content_type="text/plain")
+        now = self._clock.now()
+        if self._faults.get("no-metrics", now) is not None:
+            return web.Response(status=500)
+        if not self._page or self._faults.get("stale-metrics", now) is None:
+            self._page = self.metrics.exposition()
+        return web.Response(text=self._page, content_type="text/plain")
 
-    async def _generate(self, http: web.Request, generation: Generation) -> web.StreamResponse:
-        if self._loop.is_dead:
-            raise ApiError(500, _ENGINE_DIED, kind="InternalServerError")
-        run = _Run(self, http, generation)
-        if generation.is_streaming:
-            return await run.stream()
-        return await run.collect()
+    # -- faults -------------------------------------------------------------------------------------------
 
-    def start(
-        self,
-        http: web.Request,
-        generation: Generation,
-        shape_of: Callable[[Answer], StreamShape] | None,
-        connection: Connection | None,
-        on_complete: Callable[[], None],
-    ) -> list[tuple[Sequence, AnswerSink]]:
-        """Hand every choice to the engine; the choices of one request start together."""
-        priority = _header_priority(http, generation.priority)
-        started = []
-        for prompt_index, prompt in enumerate(generation.prompts):
-            for choice in range(generation.n):
-                index = prompt_index * generation.n + choice
-                limit = generation.max_tokens[prompt_index]
-                answer = Answer(generation, prompt, limit, index, self._salt(generation, choice))
-                sink = AnswerSink(
-                    answer,
-                    shape=shape_of(answer) if shape_of else None,
-                    connection=connection,
-                    metrics=self.metrics,
-                    clock=self._clock,
-                    on_complete=on_complete,
-                )
-                sequence = Sequence(
-                    next(self._sequence_ids),
-                    prompt_tokens=len(prompt),
-                    output_limit=limit,
-                    content=TokenContent(answer.all_ids, generation.cache_salt),
-                    priority=priority,
-                )
-                self.metrics.prompt_tokens += len(prompt)
-                self._loop.submit(sequence, sink)
-                started.append((sequence, sink))
-        return started
+    async def _list_faults(self, request: web.Request) -> web.Response:
+        active = self._faults.active(self._clock.now())
+        return _json_response([dataclasses.asdict(fault) for fault in active])
 
-    def abort(self, started: list[tuple[Sequence, AnswerSink]]) -> None:
-        for sequence, sink in started:
-            self.metrics.cached_tokens += sequence.cached_tokens
-            if sink.ending is None:
-                self._loop.abort(sequence)
-
-    def new_id(self, http: web.Request, generation: Generation) -> str:
-        given = http.headers.get("X-Request-Id")
-        prefix = "chatcmpl-" if generation.kind == "chat" else "cmpl-"
-        return prefix + (given or f"{self._rng.getrandbits(128):032x}")
-
-    def created(self) -> int:
-        return int(self._clock.wall_time())
-
-    def _salt(self, generation: Generation, choice: int) -> int:
-        if generation.temperature == 0:
-            return 0
-        if generation.seed is not None:
-            return generation.seed + choice + 1
-        return self._rng.getrandbits(62)
-
-
-class _Run:
-    """One request from its first byte to its last."""
-
-    def __init__(self, app: EmulatorApp, http: web.Request, generation: Generation) -> None:
-        self._app = app
-        self._http = http
-        self._generation = generation
-        self._id = app.new_id(http, generation)
-        self._created = app.created()
-        self._open = len(generation.prompts) * generation.n
-        self._complete = asyncio.Event()
-
-    def _on_complete(self) -> None:
-        self._open -= 1
-        if self._open == 0:
-            self._complete.set()
-
-    async def collect(self) -> web.Response:
-        started = self._app.start(self._http, self._generation, None, None, self._on_complete)
+    async def _add_faults(self, request: web.Request) -> web.Response:
+        """Body: one fault as the command line takes it, such as `reset:after=5,for=10`."""
+        text = (await request.text()).strip().strip('"')
         try:
-            await self._complete.wait()
-        finally:
-            self._app.abort(started)
-        sinks = [sink for _, sink in started]
-        failure = next((sink.failure for sink in sinks if sink.failure), None)
-        if failure:
-            raise ApiError(500, failure, kind="InternalServerError")
-        answers = [sink.answer for sink in sinks]
-        endings = [sink.ending for sink in sinks if sink.ending is not None]
-        body = whole_body(self._generation, answers, endings, [None] * len(sinks), self._id, self._created)
-        return web.Response(body=body, content_type="application/json")
+            self._faults.add(parse_fault(text), self._clock.now())
+        except ConfigError as error:
+            raise ApiError(400, str(error)) from error
+        self._apply_faults()
+        return await self._list_faults(request)
 
-    async def stream(self) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        is_chunked = self._http.version >= (1, 1)
-        if is_chunked:
-            response.enable_chunked_encoding()
-        await response.prepare(self._http)
-        transport = self._http.transport
-        if transport is None:  # the client has left already
-            return response
-        connection = Connection(transport, is_chunked=is_chunked)
-        started = self._app.start(self._http, self._generation, self._shape_of, connection, self._on_complete)
-        try:
-            await self._complete.wait()
-        finally:
-            self._app.abort(started)
-        if not any(sink.failure for _, sink in started):
-            if self._generation.includes_usage:
-                answers = [sink.answer for _, sink in started]
-                connection.write(usage_chunk(self._generation, answers, self._id, self._created))
-            connection.write(DONE)
-        await response.write_eof()
-        return response
+    async def _remove_faults(self, request: web.Request) -> web.Response:
+        """Query `kind`: only that one."""
+        self._faults.remove(request.query.get("kind"))
+        self._apply_faults()
+        return await self._list_faults(request)
 
-    def _shape_of(self, answer: Answer) -> StreamShape:
-        return StreamShape(self._generation, answer, self._id, self._created)
+    def _apply_faults(self) -> None:
+        """Tell the engine loop of the faults that concern it."""
+        now = self._clock.now()
+        if self._faults.get("death", now) is not None:
+            self._loop.kill(ENGINE_DIED)
+        stall = self._faults.get("stall", now)
+        if stall is not None:
+            self._loop.stall(stall["seconds"])
+            self._faults.remove("stall")
+        self._loop.slowdown = self._slowdown
+
+    def _slowdown(self) -> float:
+        slow = self._faults.get("slow", self._clock.now())
+        return 1.0 if slow is None else slow["factor"]
+
+    def _is_starting(self, now: float) -> bool:
+        slow = self._faults.get("slow-start", now)
+        return slow is not None and now < self._started_at + slow["seconds"]
 
 
 @web.middleware
@@ -217,16 +209,16 @@ async def _errors(request: web.Request, handler: _Handler) -> web.StreamResponse
 
 async def _json_bytes(request: web.Request) -> bytes:
     if request.content_type != "application/json":
-        raise ApiError(
-            400, "Unsupported Media Type: Only 'application/json' is allowed", kind="Bad Request", param=None
-        )
+        message = "Unsupported Media Type: Only 'application/json' is allowed"
+        raise ApiError(400, message, kind="Bad Request")
     return await request.read()
 
 
-def _header_priority(request: web.Request, default: int) -> int:
+def _header_priority(request: web.Request) -> int | None:
+    """The header that overrides the body's priority."""
     given = request.headers.get("X-Vllm-Priority")
     if given is None:
-        return default
+        return None
     try:
         return int(given)
     except ValueError as error:

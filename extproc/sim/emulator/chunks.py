@@ -10,72 +10,98 @@ from collections.abc import Sequence
 import msgspec
 
 from extproc.sim.emulator.answer import Answer, Delta
+from extproc.sim.emulator.logprobs import chat_logprobs, completion_logprobs
 from extproc.sim.emulator.request import Generation
+from extproc.sim.tokenizer import decode
 
 _encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
 
 
-def _json(value: object) -> bytes:
-    return _encode(value)
-
-
 class StreamShape:
     """Chunks of one choice of a streamed answer."""
 
-    __slots__ = ("_answer", "_head", "_is_chat", "_open", "_request", "_tail", "_was_first")
+    __slots__ = (
+        "_answer",
+        "_around_text",
+        "_head",
+        "_is_chat",
+        "_is_plain",
+        "_offset",
+        "_request",
+        "_returns_ids",
+        "_was_first",
+    )
 
     def __init__(self, request: Generation, answer: Answer, response_id: str, created: int) -> None:
         self._request = request
         self._answer = answer
         self._is_chat = request.kind == "chat"
         self._was_first = False
+        self._offset = 0
         kind = b"chat.completion.chunk" if self._is_chat else b"text_completion"
         self._head = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":[{"index":%d,' % (
-            _json(response_id),
+            _encode(response_id),
             kind,
             created,
-            _json(request.model),
+            _encode(request.model),
             answer.index,
         )
+        self._returns_ids = request.returns_token_ids
+        self._is_plain = request.logprobs is None and not request.has_continuous_usage
+        if self._is_chat:
+            after = b'},"logprobs":null,"finish_reason":null,"token_ids":'
+            self._around_text = (self._head + b'"delta":{"content":', after)
+        else:
+            after = (
+                b',"logprobs":null,"finish_reason":null,"stop_reason":null,'
+                b'"prompt_token_ids":null,"token_ids":'
+            )
+            self._around_text = (self._head + b'"text":', after)
 
     def opening(self) -> bytes:
         """What precedes the first token: the role chunk of a chat (it carries no token), else nothing."""
         if not self._is_chat:
             return b""
         ids = self._prompt_ids()
-        prompt = b',"prompt_token_ids":%b,"prompt_text":null' % _json(ids) if ids is not None else b""
+        prompt = b',"prompt_token_ids":%b,"prompt_text":null' % _encode(ids) if ids is not None else b""
         return (
             self._head
             + b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]%b}\n\n'
             % prompt
         )
 
-    def chunk(self, delta: Delta, logprobs: object = None) -> bytes:
+    def chunk(self, delta: Delta) -> bytes:
         """The chunk of one token."""
+        if self._is_plain and delta.finish_reason is None and self._was_first:
+            before, after = self._around_text
+            token = b"[%d]}]}\n\n" % delta.token_id if self._returns_ids else b"null}]}\n\n"
+            return before + _encode(delta.text) + after + token
+        logprobs = self._logprobs(delta)
         finish = b'"%b"' % delta.finish_reason.encode() if delta.finish_reason else b"null"
         if self._is_chat:
+            self._was_first = True
             return self._chat_chunk(delta, finish, logprobs)
-        ids = self._request.returns_token_ids
-        prompt = b"null"
+        prompt, text = b"null", delta.text
         if not self._was_first:
             self._was_first = True
-            prompt = _json(self._prompt_ids())
+            prompt = _encode(self._prompt_ids())
+            text = echoed(self._request, self._answer) + text
         return b"".join(
             (
                 self._head,
                 b'"text":',
-                _encode(delta.text),
+                _encode(text),
                 b',"logprobs":',
-                b"null" if logprobs is None else _json(logprobs),
+                b"null" if logprobs is None else _encode(logprobs),
                 b',"finish_reason":',
                 finish,
                 b',"stop_reason":',
-                b"null" if delta.stop_reason is None else _json(delta.stop_reason),
+                b"null" if delta.stop_reason is None else _encode(delta.stop_reason),
                 b',"prompt_token_ids":',
                 prompt,
                 b',"token_ids":',
-                b"[%d]" % delta.token_id if ids else b"null",
+                b"[%d]" % delta.token_id if self._returns_ids else b"null",
                 b"}]",
                 self._running_usage(),
                 b"}\n\n",
@@ -85,27 +111,52 @@ class StreamShape:
     def _chat_chunk(self, delta: Delta, finish: bytes, logprobs: object) -> bytes:
         stop = b""
         if delta.finish_reason:
-            stop = b'"stop_reason":%b,' % _json(delta.stop_reason)
+            stop = b'"stop_reason":%b,' % _encode(delta.stop_reason)
         return b'%b"delta":{"content":%b},"logprobs":%b,"finish_reason":%b,%b"token_ids":%b}]%b}\n\n' % (
             self._head,
             _encode(delta.text),
-            b"null" if logprobs is None else _json(logprobs),
+            b"null" if logprobs is None else _encode(logprobs),
             finish,
             stop,
-            b"[%d]" % delta.token_id if self._request.returns_token_ids else b"null",
+            b"[%d]" % delta.token_id if self._returns_ids else b"null",
             self._running_usage(),
         )
+
+    def _logprobs(self, delta: Delta) -> object:
+        top = self._request.logprobs
+        if top is None:
+            return None
+        if self._is_chat:
+            return chat_logprobs([delta.token_id], top)
+        offset = self._offset
+        self._offset += len(delta.text)
+        return completion_logprobs([delta.token_id], [delta.text], offset, top)
 
     def _running_usage(self) -> bytes:
         if not self._request.has_continuous_usage:
             return b""
         answer = self._answer
-        return b',"usage":%b' % _json(usage(answer.prompt_tokens, answer.output_tokens))
+        return b',"usage":%b' % _encode(usage(answer.prompt_tokens, answer.output_tokens))
 
     def _prompt_ids(self) -> list[int] | None:
         if not self._request.returns_token_ids:
             return None
         return self._answer.all_ids[: self._answer.prompt_tokens]
+
+
+def echoed(request: Generation, answer: Answer) -> str:
+    """The prompt's text where it is asked for; with `return_token_ids` vLLM echoes nothing."""
+    if not request.echoes or request.returns_token_ids:
+        return ""
+    return decode(answer.all_ids[: answer.prompt_tokens])
+
+
+def _all_logprobs(request: Generation, answer: Answer) -> object:
+    if request.logprobs is None:
+        return None
+    if request.kind == "chat":
+        return chat_logprobs(answer.output_ids, request.logprobs)
+    return completion_logprobs(answer.output_ids, answer.text, 0, request.logprobs)
 
 
 def usage(prompt_tokens: int, output_tokens: int) -> dict[str, int]:
@@ -133,27 +184,26 @@ def usage_chunk(request: Generation, answers: Sequence[Answer], response_id: str
         "choices": [],
         "usage": total_usage(request, answers),
     }
-    return b"data: %b\n\n" % _json(body)
+    return b"data: %b\n\n" % _encode(body)
 
 
 def error_chunks(message: str) -> bytes:
     """How vLLM ends a stream whose engine died: an error chunk, then [DONE] all the same."""
     error = {"message": message, "type": "InternalServerError", "param": None, "code": 500}
-    return b"data: %b\n\n%b" % (_json({"error": error}), DONE)
+    return b"data: %b\n\n%b" % (_encode({"error": error}), DONE)
 
 
 def whole_body(
     request: Generation,
     answers: Sequence[Answer],
     endings: Sequence[Delta],
-    logprobs: Sequence[object],
     response_id: str,
     created: int,
 ) -> bytes:
     """The body of an answer that is not streamed."""
     is_chat = request.kind == "chat"
     choices: list[dict[str, object]] = []
-    for answer, ending, probabilities in zip(answers, endings, logprobs, strict=True):
+    for answer, ending in zip(answers, endings, strict=True):
         choice: dict[str, object] = {"index": answer.index}
         ids = answer.output_ids if request.returns_token_ids else None
         if is_chat:
@@ -168,9 +218,9 @@ def whole_body(
                 "reasoning": None,
             }
         else:
-            choice["text"] = "".join(answer.text)
+            choice["text"] = echoed(request, answer) + "".join(answer.text)
         choice |= {
-            "logprobs": probabilities,
+            "logprobs": _all_logprobs(request, answer),
             "finish_reason": ending.finish_reason,
             "stop_reason": ending.stop_reason,
             "token_ids": ids,
@@ -194,4 +244,4 @@ def whole_body(
         body["prompt_logprobs"] = None
         body["prompt_token_ids"] = request.prompts[0] if request.returns_token_ids else None
     body["kv_transfer_params"] = None
-    return _json(body)
+    return _encode(body)

@@ -8,6 +8,7 @@ engine.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from extproc.clock import Clock
@@ -41,12 +42,15 @@ class EngineLoop:
         """Steps handed out more than 5 ms late."""
         self.resyncs = 0
         self.is_dead = False
-        self.stalled_until = 0.0
+        self.slowdown: Callable[[], float] = lambda: 1.0
+        """How many times longer than modelled a step takes, asked at each step."""
         self._clock = clock
         self._speed = speed
         self._sinks: dict[int, TokenSink] = {}
         self._wake = asyncio.Event()
         self._origin = clock.now()
+        self._stalled_until = 0.0
+        self._began_at = 0.0
 
     def now(self) -> float:
         """The engine's own time, in modelled seconds."""
@@ -54,6 +58,8 @@ class EngineLoop:
 
     def submit(self, sequence: Sequence, sink: TokenSink) -> None:
         self._sinks[sequence.id] = sink
+        if self.model.wakes_at is None:
+            self._began_at = self.now()
         self.model.submit(sequence, self.now())
         self._wake.set()
 
@@ -61,6 +67,10 @@ class EngineLoop:
         """The client has left; nothing happens when `sequence` has ended already."""
         if self._sinks.pop(sequence.id, None) is not None:
             self.model.abort(sequence, self.now())
+
+    def stall(self, seconds: float) -> None:
+        """Make no step for `seconds` real seconds from now."""
+        self._stalled_until = self.now() + seconds * self._speed
 
     def kill(self, message: str) -> None:
         """The engine dies: every open answer fails, every later request is refused."""
@@ -78,9 +88,14 @@ class EngineLoop:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            await self._sleep_until(max(wakes_at, self.stalled_until))
+            due = wakes_at
+            factor = self.slowdown()
+            if factor != 1.0:
+                due = self._began_at + (wakes_at - self._began_at) * factor
+            due = max(due, self._stalled_until)
+            await self._sleep_until(due)
             if not self.is_dead:
-                self._end_step(wakes_at)
+                self._end_step(due)
 
     async def _sleep_until(self, modelled: float) -> None:
         delay_s = (modelled - self.now()) / self._speed
@@ -101,4 +116,5 @@ class EngineLoop:
         if self.late_s > _RESYNC_S:
             self.resyncs += 1
             due = self.now()
+        self._began_at = due
         model.begin_stretch(due)

@@ -45,8 +45,10 @@ class Histogram:
 class EmulatorMetrics:
     """Counts what the model does not; `exposition` writes everything."""
 
-    def __init__(self, model_name: str, loop: EngineLoop) -> None:
+    def __init__(self, model_name: str, loop: EngineLoop, started_at: float) -> None:
+        """`started_at`: wall time of the start; scrapers tell a restarted server by it."""
         self._loop = loop
+        self._started_at = started_at
         self._labels = f'engine="0",model_name="{model_name}"'
         self.finished: Counter[str] = Counter()
         self.prompt_tokens = 0
@@ -95,6 +97,10 @@ class EmulatorMetrics:
         lines += self.gaps.lines("vllm:inter_token_latency_seconds", labels)
         lines += self.end_to_end.lines("vllm:e2e_request_latency_seconds", labels)
         lines += self._config_info()
+        lines += [
+            "# TYPE process_start_time_seconds gauge",
+            f"process_start_time_seconds {self._started_at}",
+        ]
         gauge("emulator:late_seconds", self._loop.late_s)
         counter("emulator:late_steps", self._loop.late_steps)
         counter("emulator:resyncs", self._loop.resyncs)

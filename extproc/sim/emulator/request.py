@@ -101,6 +101,7 @@ class Generation:
     returns_token_ids: bool
     echoes: bool
     logprobs: int | None
+    eos_one_in: int
     cache_salt: str
     priority: int
 
@@ -112,6 +113,8 @@ class ServedModel:
     name: str
     max_model_len: int
     default_temperature: float = 0.0
+    eos_one_in: int = 512
+    """One token in so many ends an answer that nothing else ends (0: never)."""
 
 
 _BodyT = TypeVar("_BodyT", bound=msgspec.Struct)
@@ -197,6 +200,13 @@ def chat_prompt_ids(messages: list[ChatMessage], add_generation_prompt: bool) ->
     return ids
 
 
+def check_model(name: str | None, served: ServedModel) -> None:
+    """A missing model is served; an unknown one is vLLM's 404."""
+    if name is not None and name != served.name:
+        message = f"The model `{name}` does not exist."
+        raise ApiError(404, message, kind="NotFoundError", param="model")
+
+
 def _prompt_ids(prompt: str | list[str | int | list[int]]) -> list[list[int]]:
     """One list of ids for each prompt: a text, a list of texts, a list of ids, or a list of lists of ids."""
     if isinstance(prompt, str):
@@ -247,9 +257,7 @@ def _generation(
     echoes: bool,
     logprobs: int | None,
 ) -> Generation:
-    if body.model is not None and body.model != served.name:
-        message = f"The model `{body.model}` does not exist."
-        raise ApiError(404, message, kind="NotFoundError", param="model")
+    check_model(body.model, served)
     _check_sampling(body, max_tokens)
     temperature = served.default_temperature if body.temperature is None else body.temperature
     n = 1 if body.n is None else body.n
@@ -277,6 +285,7 @@ def _generation(
         returns_token_ids=bool(body.return_token_ids),
         echoes=echoes,
         logprobs=logprobs,
+        eos_one_in=served.eos_one_in,
         cache_salt=body.cache_salt or "",
         priority=body.priority,
     )
