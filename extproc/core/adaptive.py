@@ -162,8 +162,8 @@ class AdaptiveHoldback:
     def next_change(self, now: float) -> float | None:
         """While a reserve is kept, it is looked at again at short intervals.
 
-        A ceiling that is out of date already wakes nobody: the last pass didn't get down to its band (a higher
-        one is blocked), and the next pass that does computes it afresh.
+        A ceiling that is out of date already wakes nobody: the last pass didn't get down to its band (a
+        higher one is blocked), and the next pass that does computes it afresh.
         """
         times = [h.valid_until for h in self._bands.values() if h.ceiling.lowest < 1 and h.valid_until > now]
         return min(times, default=None)

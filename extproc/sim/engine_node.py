@@ -46,6 +46,10 @@ class EngineNode:
         self._past: list[ServerModel] = []
         """Models of the engine's earlier lives."""
         self.model = self._new_model()
+        self._prompt_tokens = 0
+        """As vLLM counts: whole prompts, what was found in the prefix cache included, at their first
+        token.
+        """
         self.is_alive = True
         self.has_fresh_metrics = True
         self._calendar = calendar
@@ -82,7 +86,7 @@ class EngineNode:
             kv_block_tokens=config.block_tokens,
             max_model_len=config.max_model_len,
             preemptions_total=model.preemptions,
-            prompt_tokens_total=model.prompt_tokens_computed,
+            prompt_tokens_total=self._prompt_tokens,
         )
 
     def totals(self) -> EngineTotals:
@@ -110,6 +114,7 @@ class EngineNode:
         """Come back empty."""
         self.is_alive = True
         self._past.append(self.model)
+        self._prompt_tokens = 0
         self.model = self._new_model()
         self._wake_at = None
 
@@ -142,6 +147,7 @@ class EngineNode:
         for event in self.model.advance(self._calendar.now):
             match event:
                 case FirstToken(sequence):
+                    self._prompt_tokens += sequence.prompt_tokens
                     if (client := self._clients.get(sequence.id)) is not None:
                         client.on_first_token()
                 case Finished(sequence):

@@ -8,10 +8,10 @@ from extproc.core.eviction import EvictionConfig
 from extproc.core.holdback import PriorityHoldbackConfig
 from extproc.errors import ConfigError
 from extproc.sim.result import RunResult
-from extproc.sim.runner import run
+from extproc.sim.runner import Simulation, run
 from extproc.sim.scenario import EndpointLoss, EndpointSpec, Scenario
 from extproc.sim.server_config import EngineConfig
-from extproc.workload.arrivals import Bursts, ClosedLoop, Poisson
+from extproc.workload.arrivals import Bursts, ClosedLoop, Poisson, Uniform
 from extproc.workload.lengths import Fixed
 from extproc.workload.record import RequestOutcome, RequestRecord
 from extproc.workload.traffic import AfterEviction, TrafficClass
@@ -148,3 +148,23 @@ def test_token_gaps_add_up_to_the_time_between_first_and_last_token_over_all_leg
         assert sum(record.chunk_gaps_s) == pytest.approx((record.end_s or 0) - (record.first_token_s or 0))
     plain = [(record.end_s, record.output_tokens) for record in run(scenario()).records]
     assert [(record.end_s, record.output_tokens) for record in result.records] == plain
+
+
+def test_the_prompt_counter_includes_what_the_prefix_cache_held() -> None:
+    """As vLLM's does: pacing credits whole prompts to it, also those of resumed requests."""
+    same = TrafficClass(
+        name="same",
+        arrivals=Uniform(rate_per_s=1.0, end_s=2.5),
+        prompt=Fixed(tokens=640),
+        output=Fixed(tokens=4),
+        shared_prefix_tokens=640,
+    )
+    engine = EngineConfig(max_num_seqs=4)
+    simulation = Simulation(
+        Scenario(pool=(EndpointSpec(name="a", engine=engine),), classes=(same,), horizon_s=30.0)
+    )
+    result = simulation.run()
+    sample = next(iter(simulation.engines.values())).sample()
+    assert sample is not None
+    assert sample.prompt_tokens_total == 3 * 640
+    assert result.engines[0].prompt_tokens_computed < 2 * 640
