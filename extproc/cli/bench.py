@@ -8,6 +8,7 @@ from extproc.cli import LazyGroup
 
 BENCH_COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, one line for the overview)
+    "batch": ("extproc.cli.bench_batch:batch", "a million-line batch job: memory, rates, store work"),
     "scrape": ("extproc.cli.bench_scrape:scrape", "what scraping a pool of endpoints costs"),
 }
 
