@@ -9,6 +9,7 @@ from extproc.cli import LazyGroup
 BENCH_COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, one line for the overview)
     "batch": ("extproc.cli.bench_batch:batch", "a million-line batch job: memory, rates, store work"),
+    "gateway": ("extproc.cli.bench_gateway:gateway", "what the external processor costs through Envoy"),
     "scrape": ("extproc.cli.bench_scrape:scrape", "what scraping a pool of endpoints costs"),
 }
 

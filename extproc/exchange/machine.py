@@ -16,15 +16,15 @@ from extproc.core.types import RequestId
 from extproc.errors import PeerProtocolError
 from extproc.exchange import events as ev
 from extproc.exchange.admission import Admission
-from extproc.exchange.attributes import HeaderHints, read_hints
-from extproc.exchange.classify import UNKNOWN, classify
+from extproc.exchange.attributes import NO_HINTS, read_hints
+from extproc.exchange.classify import UNKNOWN, classify, declared_bytes
 from extproc.exchange.commands import (
+    PROCEED,
     CountTokens,
     ExchangeCommand,
     Note,
     Notify,
     PickUnqueued,
-    Proceed,
     RespondNow,
     SubmitRequest,
 )
@@ -82,7 +82,7 @@ class Exchange:
         self.state = State.IDLE
         self.modes = ev.LEAN
         self.request_class = UNKNOWN
-        self.hints = HeaderHints()
+        self.hints = NO_HINTS
         self.admission: Admission | None = None
         self.response: ResponseSide | None = None
         self.refusal: Refusal | None = None
@@ -119,7 +119,7 @@ class Exchange:
             case ev.ResponseTrailers():
                 if self.response is not None:
                     return self._settle(self.response.on_trailers())
-                return [Proceed(Phase.RESPONSE_TRAILERS)]
+                return [PROCEED[Phase.RESPONSE_TRAILERS]]
 
     def decide(self, command: core.Command) -> list[ExchangeCommand]:
         """Flow control has decided; a decision that comes too late changes nothing."""
@@ -175,7 +175,7 @@ class Exchange:
             raise PeerProtocolError("request headers came twice")
         self._subset = event.subset
         self.request_class = found = classify(event.headers)
-        self._request = RequestSide(self._config, self.modes, found.declared_bytes)
+        self._request = RequestSide(self._config, self.modes, declared_bytes(event.headers))
         self.hints = read_hints(event.headers, self._config, now, wall_time)
         notes: list[ExchangeCommand] = [Note(f"ignored-header:{name}") for name in self.hints.ignored]
         if event.is_end or found.is_upgrade or (found.kind is ApiKind.UNQUEUED and not found.is_odd_upgrade):
@@ -187,7 +187,7 @@ class Exchange:
             return [*notes, *self._answer(refusal)]
         self.state = State.COLLECTING
         if self._request.answers_headers_at_once:
-            return [*notes, Proceed(Phase.REQUEST_HEADERS)]
+            return [*notes, PROCEED[Phase.REQUEST_HEADERS]]
         self._request.owed.append(Phase.REQUEST_HEADERS)
         if self._request.is_decided_at_headers:
             return [*notes, Note("decided-without-body"), *self._admit_unread()]
@@ -228,7 +228,7 @@ class Exchange:
 
     def _on_request_trailers(self) -> list[ExchangeCommand]:
         if self._request.is_routed:
-            return [Proceed(Phase.REQUEST_TRAILERS)]
+            return [PROCEED[Phase.REQUEST_TRAILERS]]
         if self.state is State.IDLE:
             raise PeerProtocolError("request trailers came before the headers")
         self._request.owed.append(Phase.REQUEST_TRAILERS)
@@ -286,8 +286,8 @@ class Exchange:
         if self.response is not None:
             return self._settle(self.response.on_headers(event, now))
         if self.state in WAITING or self.state is State.COLLECTING:
-            return [*self.close(), Proceed(Phase.RESPONSE_HEADERS)]  # Envoy answered by itself
-        return [Proceed(Phase.RESPONSE_HEADERS)]
+            return [*self.close(), PROCEED[Phase.RESPONSE_HEADERS]]  # Envoy answered by itself
+        return [PROCEED[Phase.RESPONSE_HEADERS]]
 
     def _on_response_body(self, event: ev.ResponseBody, now: float) -> list[ExchangeCommand]:
         if self.response is not None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from extproc.exchange import events as ev
 from extproc.exchange import names
-from extproc.exchange.commands import EchoBody, Proceed, RespondNow
+from extproc.exchange.commands import PROCEED, EchoBody, Proceed, RespondNow
 from extproc.exchange.events import BodyMode, ExchangeEvent, Phase, StreamModes
 from extproc.exchange.refusals import Refusal
 from extproc.wire import ext_proc_pb2 as pb
@@ -111,6 +111,9 @@ def _served_by(message: pb.ProcessingRequest) -> str | None:
 def encode(command: Proceed | EchoBody | RespondNow) -> bytes:
     """One answer, serialised."""
     if type(command) is Proceed:
+        ready = _READY.get(id(command))
+        if ready is not None:
+            return ready
         return _encode_proceed(command) if command.body is None else _build_proceed(command)
     if type(command) is EchoBody:
         return _encode_echo(command)
@@ -204,3 +207,7 @@ def encode_refusal(refusal: Refusal) -> bytes:
     immediate.body = refusal.body
     immediate.details = refusal.reason
     return answer.SerializeToString()
+
+
+_READY = {id(answer): _build_proceed(answer) for answer in PROCEED.values()}
+"""By identity: hashing an answer costs more than all else about it."""
