@@ -40,7 +40,7 @@ from extproc.exchange.refusals import (
 from extproc.exchange.request import RequestSide
 from extproc.exchange.response import ResponseSide, answer_body
 from extproc.exchange.restore import ModelRestorer
-from extproc.exchange.settings import CountMode, Strictness, UnknownPath
+from extproc.exchange.settings import CountMode, ExchangeConfig, Strictness, UnknownPath
 from extproc.exchange.surroundings import Surroundings
 from extproc.formats.openai import ApiKind
 
@@ -74,6 +74,10 @@ TOLERATED_BODY_FACTOR = 2
 WAITING = (State.COUNTING, State.QUEUED, State.PICKING)
 
 
+_NOT_SEEN = RequestSide(ExchangeConfig(), ev.LEAN, None)
+"""Stands for the request of a stream that has shown none yet; nothing is ever put into it."""
+
+
 class Exchange:
     """The machine of one stream. `now` is monotonic seconds, always the caller's."""
 
@@ -88,7 +92,7 @@ class Exchange:
         self.refusal: Refusal | None = None
         self._shared = surroundings
         self._config = surroundings.config
-        self._request = RequestSide(surroundings.config, ev.LEAN, None)
+        self._request = _NOT_SEEN
         self._subset: frozenset[str] | None = None
         self._was_evicted = False
         self._has_learnt = False
@@ -211,10 +215,10 @@ class Exchange:
         return [PickUnqueued(self._subset)]
 
     def _on_request_body(self, event: ev.RequestBody) -> list[ExchangeCommand]:
-        if self._request.is_routed:
-            return self._request.answer_later(event)
         if self.state is State.IDLE:
             raise PeerProtocolError("a request body came before its headers")
+        if self._request.is_routed:
+            return self._request.answer_later(event)
         self._request.add(event)
         limit = self._config.limits.max_body_bytes
         if self._request.size_bytes > limit:

@@ -38,11 +38,21 @@ def read_modes(message: pb.ProcessingRequest) -> StreamModes:
     if not message.HasField("protocol_config"):
         return StreamModes(is_observing=message.observability_mode)
     config = message.protocol_config
+    return _modes(
+        config.request_body_mode,
+        config.response_body_mode,
+        config.send_body_without_waiting_for_header_response,
+        message.observability_mode,
+    )
+
+
+@lru_cache(maxsize=128)
+def _modes(request_body: int, response_body: int, sends_early: bool, is_observing: bool) -> StreamModes:
     return StreamModes(
-        request_body=_BODY_MODES.get(config.request_body_mode, BodyMode.BUFFERED),
-        response_body=_BODY_MODES.get(config.response_body_mode, BodyMode.NONE),
-        sends_body_early=config.send_body_without_waiting_for_header_response,
-        is_observing=message.observability_mode,
+        request_body=_BODY_MODES.get(request_body, BodyMode.BUFFERED),
+        response_body=_BODY_MODES.get(response_body, BodyMode.NONE),
+        sends_body_early=sends_early,
+        is_observing=is_observing,
     )
 
 
