@@ -13,14 +13,21 @@ from typing import Any
 import grpc
 import uvloop
 
-from extproc.config.server import ServerConfig
 from extproc.exchange.commands import Proceed
 from extproc.exchange.events import Phase
-from extproc.runtime.grpc_health import HealthService
-from extproc.runtime.service import bind, build_server
 from extproc.wire.codec import SERVICE, encode, parse_request
 
 _EOF: object = grpc.aio.EOF  # type: ignore[attr-defined]
+
+
+_OPTIONS = [
+    ("grpc.server.max_pending_requests", 1_000_000),
+    ("grpc.server.max_pending_requests_hard_limit", 1_000_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+]
+"""Without them a burst of streams, or Envoy's keepalive, would end the measurement."""
 
 
 class _NoopProcessor:
@@ -41,14 +48,22 @@ class _NoopProcessor:
             await context.write(self._answers[kind or ""])
 
 
+async def _always_serving(_request: bytes, _context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+    """grpc.health.v1.Health/Check: status SERVING (field 1, value 1)."""
+    return b"\x08\x01"
+
+
 async def _serve(port: int, destination: str) -> None:
-    processor, health = _NoopProcessor(destination), HealthService()
-    health.set_ready(True)
-    method = grpc.stream_stream_rpc_method_handler(processor.process)
-    handler = grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
-    config = ServerConfig(host="127.0.0.1", port=port)
-    server = build_server(config, 1 << 20, [handler, health.handler()])
-    bind(server, config, None)
+    process = grpc.stream_stream_rpc_method_handler(_NoopProcessor(destination).process)
+    check = grpc.unary_unary_rpc_method_handler(_always_serving)
+    server = grpc.aio.server(options=_OPTIONS)
+    server.add_generic_rpc_handlers(
+        [
+            grpc.method_handlers_generic_handler(SERVICE, {"Process": process}),
+            grpc.method_handlers_generic_handler("grpc.health.v1.Health", {"Check": check}),
+        ]
+    )
+    server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     await asyncio.get_running_loop().create_future()
 
