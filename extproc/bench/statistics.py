@@ -31,6 +31,10 @@ def percentile_of_sorted(ordered: Sequence[float], fraction: float) -> float:
     low = int(position)
     high = min(low + 1, len(ordered) - 1)
     share = position - low
+    if share == 0.0 or ordered[low] == ordered[high]:
+        return ordered[low]
+    if math.isinf(ordered[high]):
+        return math.inf  # what never came is later than anything that did
     # Both forms are exact at their own end; the choice keeps the result monotone in `fraction`.
     if share < 0.5:
         return ordered[low] + (ordered[high] - ordered[low]) * share

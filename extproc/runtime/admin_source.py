@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from extproc.core.explanation import Explanation
 from extproc.core.inspection import Inspection
 from extproc.errors import ConfigError, Problem
 from extproc.runtime.admin import JsonObject
@@ -27,7 +26,6 @@ class ApplicationView:
     meters: Meters
     feed: LiveFeed
     inspect: Callable[[], Inspection]
-    explain_request: Callable[[JsonObject], Explanation]
     not_ready: Reasons
     not_live: Reasons
     reloader: Reloader | None
@@ -52,9 +50,7 @@ class ApplicationView:
         return {**self.feed.history()[-1], "flows": _flows(self.inspect())}
 
     def explain(self, request: JsonObject) -> JsonObject:
-        shown = plain(self.explain_request(request))
-        assert isinstance(shown, dict)
-        return shown
+        raise ConfigError([Problem("", "explaining a request is not available")])
 
     def history(self) -> list[JsonObject]:
         return self.feed.history()

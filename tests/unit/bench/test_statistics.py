@@ -57,3 +57,10 @@ def test_pairing_removes_what_both_arms_share() -> None:
     assert interval.high - interval.low < 1e-9
     with pytest.raises(ValueError, match="paired"):
         paired_ratio_interval(runs, reference[:3], 0.5, rng)
+
+
+def test_what_never_came_is_later_than_anything_that_did() -> None:
+    values = [1.0, 2.0, 3.0, math.inf]
+    assert percentile(values, 0.5) == 2.5
+    assert percentile(values, 0.95) == math.inf
+    assert percentile([math.inf, math.inf], 0.5) == math.inf

@@ -1,0 +1,109 @@
+"""What a seed report claims, as code: one check per figure or ordering, evaluated over a suite's results.
+
+An ordering holds when it holds in every repeat. An absolute figure holds within 25% where the seed fixes
+the workload, else within the band that the check states. `is_calibration` marks figures that the hardware
+coefficients were fitted on: agreement there is a fit, not a prediction. `miss_reason` is printed only when
+the check fails. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from extproc.bench.results import SuiteResults
+
+WITHIN = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRow:
+    """One line of the table "seed figure / ours / ratio / holds?"; `ratio` is ours over the seed's."""
+
+    figure: str
+    kind: str
+    seed: float | str
+    ours: float | str
+    ratio: float | None
+    holds: bool
+    is_calibration: bool = False
+    allowed: str = ""
+    reason: str = ""
+
+
+Check = Callable[[SuiteResults], CheckRow]
+
+
+def absolute(
+    figure: str,
+    seed: float,
+    ours: Callable[[SuiteResults], float],
+    *,
+    within: float = WITHIN,
+    band: tuple[float, float] | None = None,
+    is_calibration: bool = False,
+    miss_reason: str = "",
+) -> Check:
+    """A number. `band` (low, high) replaces the relative tolerance where the seed leaves the workload open.
+
+    A seed figure of 0 needs a band.
+    """
+
+    def check(results: SuiteResults) -> CheckRow:
+        value = ours(results)
+        low, high = band if band is not None else (seed * (1 - within), seed * (1 + within))
+        holds = not math.isnan(value) and low <= value <= high
+        return CheckRow(
+            figure=figure,
+            kind="absolute",
+            seed=seed,
+            ours=value,
+            ratio=value / seed if seed else None,
+            holds=holds,
+            is_calibration=is_calibration,
+            allowed=f"{low:.4g} to {high:.4g}",
+            reason="" if holds else miss_reason or _unexplained(value),
+        )
+
+    return check
+
+
+def ordering(
+    figure: str,
+    seed: str,
+    repeats: Callable[[SuiteResults], Sequence[bool]],
+    *,
+    miss_reason: str = "",
+) -> Check:
+    """A relation that the seed states; it must hold in every repeat, of which there must be one at least."""
+
+    def check(results: SuiteResults) -> CheckRow:
+        outcomes = list(repeats(results))
+        holds = bool(outcomes) and all(outcomes)
+        return CheckRow(
+            figure=figure,
+            kind="ordering",
+            seed=seed,
+            ours=f"{sum(outcomes)} of {len(outcomes)} repeats",
+            ratio=None,
+            holds=holds,
+            allowed="every repeat",
+            reason="" if holds else miss_reason or _unexplained(math.nan if not outcomes else 0.0),
+        )
+
+    return check
+
+
+def pairwise(lower: Sequence[float], higher: Sequence[float], *, factor: float = 1.0) -> list[bool]:
+    """Per repeat: is `lower` x `factor` below `higher`?"""
+    return [low * factor < high for low, high in zip(lower, higher, strict=True)]
+
+
+def close(first: Sequence[float], second: Sequence[float], *, within: float) -> list[bool]:
+    """Per repeat: do both differ by at most `within` of the larger one?"""
+    return [abs(a - b) <= within * max(abs(a), abs(b), 1e-12) for a, b in zip(first, second, strict=True)]
+
+
+def _unexplained(value: float) -> str:
+    return "the cell was not run" if math.isnan(value) else "not explained yet"

@@ -1,0 +1,1 @@
+"""What the seed reports claim, suite by suite."""

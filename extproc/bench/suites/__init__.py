@@ -1,0 +1,1 @@
+"""The suites of both seed reports; `catalogue` lists them."""

@@ -1,0 +1,181 @@
+"""`extproc bench list | run | report | compare | export`: the suites of the seed reports."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from extproc.bench.compare import compare_summaries
+from extproc.bench.publish import load_summary, publish_suite, write_page
+from extproc.bench.runner import Job, plan_jobs, run_in_processes
+from extproc.bench.suite import Suite
+from extproc.bench.suites.catalogue import SUITES
+
+ALL = "all"
+
+
+def _suites(name: str) -> list[Suite]:
+    if name == ALL:
+        return list(SUITES.values())
+    if name not in SUITES:
+        raise click.BadParameter(
+            f"no suite is named {name!r}; there are {', '.join(SUITES)}, and {ALL}", param_hint="NAME"
+        )
+    return [SUITES[name]]
+
+
+def _split(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split("|") if part.strip()]
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+def list_suites(as_json: bool) -> None:
+    """Name every suite, its loads and its arms.
+
+    Example: extproc bench list
+    """
+    if as_json:
+        rows = {
+            suite.name: {
+                "title": suite.title,
+                "seed": suite.seed,
+                "section": suite.section,
+                "hardware": suite.hardware,
+                "loads": [load.name for load in suite.loads],
+                "arms": [arm.name for arm in suite.arms],
+                "settings": [setting.value for setting in suite.settings],
+            }
+            for suite in SUITES.values()
+        }
+        click.echo(json.dumps(rows))
+        return
+    table = Table(box=None, header_style="bold")
+    for column in ("suite", "seed", "what", "loads", "arms"):
+        table.add_column(column, overflow="fold")
+    for suite in SUITES.values():
+        loads = ", ".join(load.name for load in suite.loads)
+        table.add_row(suite.name, f"{suite.seed} {suite.section}", suite.title, loads, str(len(suite.arms)))
+    Console().print(table)
+
+
+@click.command("run")
+@click.argument("name")
+@click.option("--virtual", "mode", flag_value="virtual", default=True, help="Virtual time (the default).")
+@click.option("--arms", help="Only these arms, separated by |.")
+@click.option("--loads", help="Only these loads, separated by |.")
+@click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Repeats of an arm.")
+@click.option("--seed", default=0, show_default=True, help="The first repeat's seed.")
+@click.option("--workers", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1))
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json at the end.")
+def run_suite(
+    name: str,
+    mode: str,
+    arms: str | None,
+    loads: str | None,
+    runs: int,
+    seed: int,
+    workers: int,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Run a suite (or `all`); runs that are in OUT already are not repeated.
+
+    Example: extproc bench run holdback-requests --runs 3 --out reports/holdback-requests
+    """
+    suites = _suites(name)
+    jobs = [
+        job
+        for suite in suites
+        for job in plan_jobs(suite, runs=runs, first_seed=seed, arms=_split(arms), loads=_split(loads))
+    ]
+    if not jobs:
+        raise click.UsageError("no arm or load of the suite has that name; see `extproc bench list --json`")
+
+    def directory(suite: str) -> Path:
+        return out / suite if name == ALL else out
+
+    _run_virtual(jobs, directory, workers)
+    for suite in suites:
+        summary = publish_suite(suite, directory(suite.name))
+        if as_json:
+            click.echo(json.dumps(summary))
+        else:
+            _print_checks(summary)
+
+
+def _run_virtual(jobs: list[Job], directory: object, workers: int) -> None:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("running", total=None)
+
+        def advance(done: int, total: int, what: str) -> None:
+            progress.update(task, completed=done, total=total, description=what[:60] or "running")
+
+        run_in_processes(jobs, directory, workers=workers, on_progress=advance)  # type: ignore[arg-type]
+
+
+def _print_checks(summary: dict[str, object]) -> None:
+    checks = summary["seed_checks"]
+    assert isinstance(checks, list)
+    table = Table(title=str(summary["suite"]), box=None, header_style="bold", title_justify="left")
+    for column in ("figure", "seed", "ours", "ratio", "holds", "reason"):
+        table.add_column(column, overflow="fold")
+    for row in checks:
+        holds = "[green]yes[/]" if row["holds"] else "[red]no[/]"
+        ours = row["ours"] if isinstance(row["ours"], str) else _short(row["ours"])
+        table.add_row(row["figure"], str(row["seed"]), ours, _short(row["ratio"]), holds, row["reason"])
+    Console().print(table)
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+@click.command("report")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def report(directory: Path) -> None:
+    """Write DIRECTORY/report.html from finished runs: one file, no network needed.
+
+    Example: extproc bench report reports
+    """
+    click.echo(write_page(directory))
+
+
+@click.command("compare")
+@click.argument("first", type=click.Path(exists=True, path_type=Path))
+@click.argument("second", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--within", default=0.20, show_default=True, help="Allowed difference of a figure, as a fraction."
+)
+@click.option("--json", "as_json", is_flag=True)
+def compare(first: Path, second: Path, within: float, as_json: bool) -> None:
+    """Set the figures of two runs of a suite beside each other; exit 1 when one differs by more than allowed.
+
+    Example: extproc bench compare reports/local/holdback-requests reports/virtual/holdback-requests
+    """
+    rows = compare_summaries(load_summary(first), load_summary(second), within=within)
+    if not rows:
+        raise click.UsageError("the two runs have no cell in common")
+    if as_json:
+        click.echo(json.dumps([row.as_json() for row in rows]))
+    else:
+        table = Table(box=None, header_style="bold")
+        for column in ("cell", "figure", str(first), str(second), "ratio", "agrees"):
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            agrees = "[green]yes[/]" if row.agrees else "[red]no[/]"
+            table.add_row(
+                row.cell, row.figure, _short(row.first), _short(row.second), _short(row.ratio), agrees
+            )
+        Console().print(table)
+    if not all(row.agrees for row in rows):
+        raise click.exceptions.Exit(1)
