@@ -13,6 +13,7 @@ BENCH_COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("extproc.cli.bench_suites:report", "one HTML file from finished runs"),
     "run": ("extproc.cli.bench_suites:run_suite", "run a suite, in virtual time or over sockets"),
     "scrape": ("extproc.cli.bench_scrape:scrape", "what scraping a pool of endpoints costs"),
+    "sim": ("extproc.cli.bench_sim:sim", "how fast the simulator runs"),
 }
 
 
