@@ -9,6 +9,7 @@ from extproc.cli import LazyGroup
 SIM_COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, one line for the overview)
     "calibrate": ("extproc.cli.sim_calibrate:calibrate", "fit a hardware file to the figures it cites"),
+    "sweep": ("extproc.cli.sim_sweep:sweep", "run a scenario over a range of one or two settings"),
 }
 
 
