@@ -24,6 +24,10 @@ ENVOY_HEADER = """\
 # Envoy without any gateway controller, in front of the Service `extproc`. Made by deploy/render.py;
 # envoy/envoy.yaml explains each number of the bootstrap.
 """
+COMPOSE_HEADER = """\
+# Envoy inside docker-compose.yml. Made by deploy/render.py; envoy/envoy.yaml explains each number.
+# The admin port is open inside the compose network, for Prometheus; it is not published.
+"""
 
 
 def plain_manifests() -> str:
@@ -109,7 +113,16 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 
 _Dumper.add_representer(str, _text)
 
+
+def compose_envoy() -> str:
+    """The bootstrap for docker-compose.yml, where names are those of services."""
+    settings = EnvoySettings(extproc_host="extproc", admin_host="0.0.0.0")
+    bootstrap = yaml.dump(render(settings), Dumper=_Dumper, sort_keys=False, width=110)
+    return COMPOSE_HEADER + bootstrap
+
+
 OUTPUTS = {
+    HERE / "compose" / "envoy.yaml": compose_envoy,
     HERE / "kubernetes" / "extproc.yaml": plain_manifests,
     HERE / "gateway" / "plain-envoy.yaml": plain_envoy,
 }

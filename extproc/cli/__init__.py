@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("extproc.cli.demo:command", "one minute: the same load without and with flow control"),
     "emulate": ("extproc.cli.emulate:emulate", "an emulated vLLM server on a port"),
     "envoy-config": ("extproc.cli.envoy_config:command", "print an Envoy bootstrap for given addresses"),
+    "explain": ("extproc.cli.explain:explain", "what would become of a request now, and why"),
     "import": ("extproc.cli.import_config:import_config", "read llm-d-router's configuration into ours"),
     "serve": ("extproc.cli.serve:command", "run the external processor"),
     "sim": ("extproc.cli.sim:sim", "fit the simulator to hardware; vary a setting"),

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import click
+import uvloop
 
 from extproc.batch.app import BatchApp
 from extproc.cli import LazyGroup
@@ -111,7 +112,7 @@ def _configure(
     if urls:
         config = dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, urls=urls))
     if store is not None:
-        config = dataclasses.replace(config, store=_store_config(store))
+        config = dataclasses.replace(config, store=store_config(store))
     if resume is not None:
         worker_config = dataclasses.replace(config.worker, resume=ResumeMode(resume))
         config = dataclasses.replace(config, worker=worker_config)
@@ -120,7 +121,8 @@ def _configure(
     return config
 
 
-def _store_config(store: str) -> SqliteStoreConfig | RedisStoreConfig:
+def store_config(store: str) -> SqliteStoreConfig | RedisStoreConfig:
+    """A folder means SQLite, a URL Redis."""
     if "://" not in store:
         return SqliteStoreConfig(folder=Path(store))
     if store.split("://")[0] not in ("redis", "rediss", "unix"):
@@ -130,7 +132,7 @@ def _store_config(store: str) -> SqliteStoreConfig | RedisStoreConfig:
 
 def _run(config: BatchConfig, *, has_api: bool) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(_serve(BatchApp(config, SystemClock(), has_api=has_api)))
+    uvloop.run(_serve(BatchApp(config, SystemClock(), has_api=has_api)))
 
 
 async def _serve(app: BatchApp) -> None:

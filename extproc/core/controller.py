@@ -35,6 +35,7 @@ from extproc.core.events import (
     SheddableHeld,
     TimerFired,
 )
+from extproc.core.explanation import Explanation, explain
 from extproc.core.inflight import InflightLedger, InflightRequest
 from extproc.core.inspection import Inspection, inspect
 from extproc.core.outcomes import EndReason, Outcome
@@ -125,6 +126,10 @@ class FlowController:
     def endpoint_samples(self) -> list[tuple[EndpointId, str, EndpointSample | None]]:
         """Id, address and newest measurement of every listed endpoint."""
         return [(state.id, state.address, state.sample) for state in self._pool.states.values()]
+
+    def explain(self, request: Request, now: float) -> Explanation:
+        """What would become of the request now, and why; changes nothing."""
+        return explain(self._dispatcher, self._books, request, max(now, self._now))
 
     def inspect(self, now: float) -> Inspection:
         """Flows, ages and who occupies which endpoint; costs a walk over the bookings."""

@@ -203,7 +203,7 @@ class Pool:
             self._candidates_generation = self.generation
         found = self._candidates.get(key)
         if found is None:
-            chosen = {i: state for i, state in self.open.items() if _may_serve(state, key)}
+            chosen = {i: state for i, state in self.open.items() if refusal(state, key) is None}
             found = Candidates(chosen, is_whole_pool=len(chosen) == len(self.open))
             self._candidates[key] = found
         return found
@@ -227,18 +227,22 @@ def _residency(sample: EndpointSample | None) -> tuple[object, ...]:
     return (sample.models, sample.running_loras, sample.waiting_loras, sample.max_loras)
 
 
-def _may_serve(state: EndpointState, key: LaneKey) -> bool:
+def refusal(state: EndpointState, key: LaneKey) -> str | None:
+    """Why the endpoint can't serve the lane, as `filter: reason`; None: it can."""
     if key.subset is not None and state.address not in key.subset:
-        return False
+        return "subset: not among the addresses that the request allows"
     own = state.endpoint.labels
-    if any(own.get(name) != value for name, value in key.labels):
-        return False
+    for name, value in key.labels:
+        if own.get(name) != value:
+            return f"labels: {name} is not {value}"
     sample = state.sample
     if sample is None:
-        return True
+        return None
     if key.model and sample.models is not None and key.model not in sample.models:
-        return False
+        return "model: not served there"
     if key.lora is None or sample.max_loras is None:
-        return True
+        return None
     loaded = (sample.running_loras or frozenset()) | (sample.waiting_loras or frozenset())
-    return key.lora in loaded or len(loaded) < sample.max_loras
+    if key.lora in loaded or len(loaded) < sample.max_loras:
+        return None
+    return "lora: not loaded there, and no room for it"

@@ -33,6 +33,9 @@ class HeaderHints:
     ignored: tuple[str, ...] = ()
 
 
+NO_HINTS = HeaderHints()
+
+
 class _Reader:
     """Reads single headers and remembers the names of those that made no sense."""
 
@@ -64,6 +67,8 @@ def read_hints(
     headers: Mapping[str, str], config: ExchangeConfig, now: float, wall_time: float
 ) -> HeaderHints:
     """Read every attribute header; `wall_time` (epoch seconds) turns a deadline into monotonic time."""
+    if names.HINT_HEADERS.isdisjoint(headers):
+        return NO_HINTS
     read = _Reader(headers)
     limits, priority = config.limits, config.priority
     max_ttl_ms = int(limits.max_ttl_s * 1000)

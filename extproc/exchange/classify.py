@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from extproc.formats.openai import ApiKind, api_kind
 
@@ -14,7 +15,7 @@ _MAX_DIGITS = 15
 
 @dataclass(frozen=True, slots=True)
 class RequestClass:
-    """`is_json`: the body may be read as JSON. `declared_bytes`: its length, when announced.
+    """`is_json`: the body may be read as JSON.
 
     `is_upgrade` is a WebSocket handshake. `is_odd_upgrade`: an Upgrade header with a body. Its end would
     never be told, and it must not be a way around the queue.
@@ -25,24 +26,42 @@ class RequestClass:
     is_compressed: bool
     is_upgrade: bool
     is_odd_upgrade: bool
-    declared_bytes: int | None
 
 
-UNKNOWN = RequestClass(ApiKind.OPAQUE, False, False, False, False, None)
+UNKNOWN = RequestClass(ApiKind.OPAQUE, False, False, False, False)
 
 
 def classify(headers: Mapping[str, str]) -> RequestClass:
-    """Look at the path, the media type, the encoding and the length."""
-    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    length = headers.get("content-length", "")
-    is_number = length.isascii() and length.isdigit() and len(length) <= _MAX_DIGITS
-    method = headers.get(":method", "")
+    """Look at the path, the media type and the encoding."""
+    get = headers.get
+    return _classify(
+        get(":path", ""),
+        get(":method", ""),
+        get("content-type", ""),
+        get("content-encoding", "identity"),
+        "upgrade" in headers,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _classify(
+    path: str, method: str, content_type: str, content_encoding: str, has_upgrade: bool
+) -> RequestClass:
+    """Most requests look like one before; what clients make up can't fill more than the cache."""
+    media_type = content_type.partition(";")[0].strip().lower()
     return RequestClass(
-        kind=api_kind(headers.get(":path", "")),
+        kind=api_kind(path),
         is_json=not media_type.startswith(("multipart/", "audio/", "image/", "video/"))
         and media_type != "application/octet-stream",
-        is_compressed=headers.get("content-encoding", "identity").lower() not in ("", "identity"),
-        is_upgrade=method == "CONNECT" or ("upgrade" in headers and method == "GET"),
-        is_odd_upgrade="upgrade" in headers and method not in ("GET", "CONNECT"),
-        declared_bytes=int(length) if is_number else None,
+        is_compressed=content_encoding.lower() not in ("", "identity"),
+        is_upgrade=method == "CONNECT" or (has_upgrade and method == "GET"),
+        is_odd_upgrade=has_upgrade and method not in ("GET", "CONNECT"),
     )
+
+
+def declared_bytes(headers: Mapping[str, str]) -> int | None:
+    """The body's announced length."""
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and len(length) <= _MAX_DIGITS:
+        return int(length)
+    return None

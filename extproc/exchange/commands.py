@@ -31,6 +31,10 @@ class Proceed:
     response_body_override: BodyMode | None = None
 
 
+PROCEED = {phase: Proceed(phase) for phase in Phase}
+"""The usual answers, which change nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class EchoBody:
     """A piece of a full-duplex body, to be sent on."""

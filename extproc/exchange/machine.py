@@ -16,15 +16,15 @@ from extproc.core.types import RequestId
 from extproc.errors import PeerProtocolError
 from extproc.exchange import events as ev
 from extproc.exchange.admission import Admission
-from extproc.exchange.attributes import HeaderHints, read_hints
-from extproc.exchange.classify import UNKNOWN, classify
+from extproc.exchange.attributes import NO_HINTS, read_hints
+from extproc.exchange.classify import UNKNOWN, classify, declared_bytes
 from extproc.exchange.commands import (
+    PROCEED,
     CountTokens,
     ExchangeCommand,
     Note,
     Notify,
     PickUnqueued,
-    Proceed,
     RespondNow,
     SubmitRequest,
 )
@@ -40,7 +40,7 @@ from extproc.exchange.refusals import (
 from extproc.exchange.request import RequestSide
 from extproc.exchange.response import ResponseSide, answer_body
 from extproc.exchange.restore import ModelRestorer
-from extproc.exchange.settings import CountMode, Strictness, UnknownPath
+from extproc.exchange.settings import CountMode, ExchangeConfig, Strictness, UnknownPath
 from extproc.exchange.surroundings import Surroundings
 from extproc.formats.openai import ApiKind
 
@@ -74,6 +74,10 @@ TOLERATED_BODY_FACTOR = 2
 WAITING = (State.COUNTING, State.QUEUED, State.PICKING)
 
 
+_NOT_SEEN = RequestSide(ExchangeConfig(), ev.LEAN, None)
+"""Stands for the request of a stream that has shown none yet; nothing is ever put into it."""
+
+
 class Exchange:
     """The machine of one stream. `now` is monotonic seconds, always the caller's."""
 
@@ -82,13 +86,13 @@ class Exchange:
         self.state = State.IDLE
         self.modes = ev.LEAN
         self.request_class = UNKNOWN
-        self.hints = HeaderHints()
+        self.hints = NO_HINTS
         self.admission: Admission | None = None
         self.response: ResponseSide | None = None
         self.refusal: Refusal | None = None
         self._shared = surroundings
         self._config = surroundings.config
-        self._request = RequestSide(surroundings.config, ev.LEAN, None)
+        self._request = _NOT_SEEN
         self._subset: frozenset[str] | None = None
         self._was_evicted = False
         self._has_learnt = False
@@ -119,7 +123,7 @@ class Exchange:
             case ev.ResponseTrailers():
                 if self.response is not None:
                     return self._settle(self.response.on_trailers())
-                return [Proceed(Phase.RESPONSE_TRAILERS)]
+                return [PROCEED[Phase.RESPONSE_TRAILERS]]
 
     def decide(self, command: core.Command) -> list[ExchangeCommand]:
         """Flow control has decided; a decision that comes too late changes nothing."""
@@ -175,7 +179,7 @@ class Exchange:
             raise PeerProtocolError("request headers came twice")
         self._subset = event.subset
         self.request_class = found = classify(event.headers)
-        self._request = RequestSide(self._config, self.modes, found.declared_bytes)
+        self._request = RequestSide(self._config, self.modes, declared_bytes(event.headers))
         self.hints = read_hints(event.headers, self._config, now, wall_time)
         notes: list[ExchangeCommand] = [Note(f"ignored-header:{name}") for name in self.hints.ignored]
         if event.is_end or found.is_upgrade or (found.kind is ApiKind.UNQUEUED and not found.is_odd_upgrade):
@@ -187,7 +191,7 @@ class Exchange:
             return [*notes, *self._answer(refusal)]
         self.state = State.COLLECTING
         if self._request.answers_headers_at_once:
-            return [*notes, Proceed(Phase.REQUEST_HEADERS)]
+            return [*notes, PROCEED[Phase.REQUEST_HEADERS]]
         self._request.owed.append(Phase.REQUEST_HEADERS)
         if self._request.is_decided_at_headers:
             return [*notes, Note("decided-without-body"), *self._admit_unread()]
@@ -211,10 +215,10 @@ class Exchange:
         return [PickUnqueued(self._subset)]
 
     def _on_request_body(self, event: ev.RequestBody) -> list[ExchangeCommand]:
-        if self._request.is_routed:
-            return self._request.answer_later(event)
         if self.state is State.IDLE:
             raise PeerProtocolError("a request body came before its headers")
+        if self._request.is_routed:
+            return self._request.answer_later(event)
         self._request.add(event)
         limit = self._config.limits.max_body_bytes
         if self._request.size_bytes > limit:
@@ -228,7 +232,7 @@ class Exchange:
 
     def _on_request_trailers(self) -> list[ExchangeCommand]:
         if self._request.is_routed:
-            return [Proceed(Phase.REQUEST_TRAILERS)]
+            return [PROCEED[Phase.REQUEST_TRAILERS]]
         if self.state is State.IDLE:
             raise PeerProtocolError("request trailers came before the headers")
         self._request.owed.append(Phase.REQUEST_TRAILERS)
@@ -286,8 +290,8 @@ class Exchange:
         if self.response is not None:
             return self._settle(self.response.on_headers(event, now))
         if self.state in WAITING or self.state is State.COLLECTING:
-            return [*self.close(), Proceed(Phase.RESPONSE_HEADERS)]  # Envoy answered by itself
-        return [Proceed(Phase.RESPONSE_HEADERS)]
+            return [*self.close(), PROCEED[Phase.RESPONSE_HEADERS]]  # Envoy answered by itself
+        return [PROCEED[Phase.RESPONSE_HEADERS]]
 
     def _on_response_body(self, event: ev.ResponseBody, now: float) -> list[ExchangeCommand]:
         if self.response is not None:

@@ -37,22 +37,13 @@ ENGINE_PRIORITY = "x-vllm-priority"
 REQUEST_ID = "x-request-id"
 TRACEPARENT = "traceparent"
 
-READ_REQUEST_HEADERS = frozenset(
+HINT_HEADERS = frozenset(
     {
-        ":method",
-        ":path",
-        ":protocol",
-        "upgrade",
-        "content-type",
-        "content-encoding",
-        "content-length",
         PRIORITY,
         DEADLINE_MS,
         TTL_MS,
         RESUMABLE,
         EXPECTED_OUTPUT_TOKENS,
-        REQUEST_ID,
-        TRACEPARENT,
         *OBJECTIVE,
         *FAIRNESS_ID,
         *TTFT_TARGET_MS,
@@ -60,6 +51,18 @@ READ_REQUEST_HEADERS = frozenset(
         *SESSION_ID,
     }
 )
+"""What a client may tell flow control; most requests carry none of them."""
+
+READ_REQUEST_HEADERS = HINT_HEADERS | {
+    ":method",
+    ":path",
+    "upgrade",
+    "content-type",
+    "content-encoding",
+    "content-length",
+    REQUEST_ID,
+    TRACEPARENT,
+}
 """The only request headers that are decoded; all others stay bytes and are never looked at."""
 
 READ_RESPONSE_HEADERS = frozenset({":status", "content-type", "content-encoding"})

@@ -100,7 +100,9 @@ def _merge(old: UsageCounts | None, new: UsageCounts) -> UsageCounts:
 
 
 class ObservationSampler:
-    """Decides which responses are watched: a share of all, and all of them while there are few."""
+    """Decides which responses are watched: a share of all with a bound on their rate, all while
+    there are few.
+    """
 
     def __init__(self, config: ObservationConfig, draw: Callable[[], float]) -> None:
         self._config = config
@@ -108,6 +110,8 @@ class ObservationSampler:
         self._window_start = float("-inf")
         self._count = 0
         self._previous_per_s = 0.0
+        self._allowance = 1.0
+        self._allowance_at = float("-inf")
 
     def wants(self, now: float) -> bool:
         """Whether the response that starts now shall be watched."""
@@ -119,4 +123,15 @@ class ObservationSampler:
         few = self._config.all_below_per_s
         if self._count <= few and self._previous_per_s <= few:
             return True
-        return self._draw() < self._config.fraction
+        return self._draw() < self._config.fraction and self._take_allowance(now)
+
+    def _take_allowance(self, now: float) -> bool:
+        """A bucket that fills at `max_per_s` and holds one second's worth, at least one."""
+        rate = self._config.max_per_s
+        gained = rate * min(now - self._allowance_at, _WINDOW_S)
+        self._allowance = min(self._allowance + gained, max(rate * _WINDOW_S, 1.0))
+        self._allowance_at = now
+        if self._allowance < 1.0:
+            return False
+        self._allowance -= 1.0
+        return True

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from extproc.exchange import names
 from extproc.exchange.admission import Admission, apply_changes
-from extproc.exchange.commands import ExchangeCommand, Proceed
+from extproc.exchange.commands import PROCEED, ExchangeCommand, Proceed
 from extproc.exchange.events import BodyMode, Phase, RequestBody, StreamModes
 from extproc.exchange.response import answer_body, echo_body
 from extproc.exchange.settings import ExchangeConfig
@@ -104,7 +104,7 @@ class RequestSide:
             if body or self._ended_by_flag:
                 content = body if edited is None else edited
                 commands += echo_body(Phase.REQUEST_BODY, content, self._ended_by_flag)
-            commands += [Proceed(phase) for phase in rest]
+            commands += [PROCEED[phase] for phase in rest]
         else:
             commands += _answer_rest(rest, edited if replaced is None else None)
         self.owed = []
@@ -143,5 +143,5 @@ def _answer_rest(owed: list[Phase], edited: bytes | None) -> list[ExchangeComman
             commands.append(Proceed(phase, body=edited))
             edited = b""
         else:
-            commands.append(Proceed(phase))
+            commands.append(PROCEED[phase])
     return commands

@@ -9,7 +9,7 @@ from __future__ import annotations
 from extproc.core.events import Event, OutputObserved, RequestFinished, ResponseStarted
 from extproc.core.outcomes import EndReason
 from extproc.core.types import RequestId, Usage
-from extproc.exchange.commands import EchoBody, ExchangeCommand, Notify, Proceed
+from extproc.exchange.commands import PROCEED, EchoBody, ExchangeCommand, Notify, Proceed
 from extproc.exchange.events import BodyMode, Phase, ResponseBody, ResponseHeaders
 from extproc.exchange.observation import ObservationSampler, ResponseObserver
 from extproc.exchange.restore import ModelRestorer
@@ -61,8 +61,11 @@ class ResponseSide:
                 removed = ("content-length",)
             elif self._mode is not BodyMode.BUFFERED:
                 self.restorer = None
-        proceed = Proceed(Phase.RESPONSE_HEADERS, remove_headers=removed, response_body_override=override)
-        commands.append(proceed)
+        if removed or override is not None:
+            phase = Phase.RESPONSE_HEADERS
+            commands.append(Proceed(phase, remove_headers=removed, response_body_override=override))
+        else:
+            commands.append(PROCEED[Phase.RESPONSE_HEADERS])
         if event.is_end:
             commands += self.finish(self._natural_end())
         return commands
@@ -86,7 +89,7 @@ class ResponseSide:
         held = self.restorer.feed(b"", True) if self.restorer is not None else b""
         if held and self._mode is BodyMode.FULL_DUPLEX_STREAMED:
             commands.append(EchoBody(Phase.RESPONSE_BODY, held, False))
-        return [*commands, Proceed(Phase.RESPONSE_TRAILERS), *self.finish(self._natural_end())]
+        return [*commands, PROCEED[Phase.RESPONSE_TRAILERS], *self.finish(self._natural_end())]
 
     def finish(self, reason: EndReason) -> list[ExchangeCommand]:
         """Report the end of the request, the first time only."""
@@ -146,7 +149,7 @@ def answer_body(
     if mode is BodyMode.FULL_DUPLEX_STREAMED:
         return echo_body(phase, data, is_end)
     if data is original or data == original:
-        return [Proceed(phase)]
+        return [PROCEED[phase]]
     changed = (("content-length", str(len(data))),) if mode is BodyMode.BUFFERED else ()
     return [Proceed(phase, set_headers=changed, body=data)]
 

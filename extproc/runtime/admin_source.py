@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from extproc.core.explanation import Explanation
 from extproc.core.inspection import Inspection
 from extproc.errors import ConfigError, Problem
 from extproc.runtime.admin import JsonObject
@@ -26,6 +27,7 @@ class ApplicationView:
     meters: Meters
     feed: LiveFeed
     inspect: Callable[[], Inspection]
+    explain_request: Callable[[JsonObject], Explanation]
     not_ready: Reasons
     not_live: Reasons
     reloader: Reloader | None
@@ -50,7 +52,9 @@ class ApplicationView:
         return {**self.feed.history()[-1], "flows": _flows(self.inspect())}
 
     def explain(self, request: JsonObject) -> JsonObject:
-        raise ConfigError([Problem("", "explaining a request is not available")])
+        shown = plain(self.explain_request(request))
+        assert isinstance(shown, dict)
+        return shown
 
     def history(self) -> list[JsonObject]:
         return self.feed.history()

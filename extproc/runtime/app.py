@@ -18,11 +18,13 @@ from extproc.config.schema import Config
 from extproc.config.server import QueuedAtDrain
 from extproc.core.controller import FlowController
 from extproc.core.events import DrainStarted
+from extproc.core.explanation import Explanation
 from extproc.exchange.surroundings import build_surroundings
 from extproc.runtime.admin import AdminServer, JsonObject
 from extproc.runtime.admin_source import ApplicationView
 from extproc.runtime.credentials import build_credentials
 from extproc.runtime.driver import Driver
+from extproc.runtime.explain import read_question
 from extproc.runtime.gauges import PriorityLabels, StateReader, read_process
 from extproc.runtime.grpc_health import HealthService
 from extproc.runtime.live import LiveFeed
@@ -139,6 +141,7 @@ class Application:
                 meters=self.meters,
                 feed=self.feed,
                 inspect=self.driver.inspect,
+                explain_request=self.explain,
                 not_ready=self.not_ready_reasons,
                 not_live=self.not_live_reasons,
                 reloader=self._reloader,
@@ -220,6 +223,12 @@ class Application:
         )
         statistics, inspection = self.driver.statistics(), self.driver.inspect()
         return build_snapshot(facts, statistics, inspection, self.telemetry.recent_ttft)
+
+    def explain(self, question: JsonObject) -> Explanation:
+        """What would become of a request now. Raises ConfigError for a question that can't be read."""
+        now = self.clock.now()
+        request = read_question(question, self._surroundings, now, self.clock.wall_time())
+        return self.driver.controller.explain(request, now)
 
     def not_ready_reasons(self) -> list[str]:
         """Why no new traffic should come; empty when ready."""

@@ -11,19 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from extproc.errors import InvariantError
 from extproc.runtime.catalogue import Kind, Metric, all_metrics
+from extproc.runtime.cells import Counters, Histograms
 
 
 class Reading(NamedTuple):
@@ -41,22 +36,21 @@ class Meters:
     """All collectors of one process, in a registry of their own."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # A second series each, unread.
         self.registry = CollectorRegistry(auto_describe=False)
         self._aliases = CollectorRegistry(auto_describe=False)
         self._specs = {metric.name: metric for metric in all_metrics()}
-        self._counters: dict[str, Counter] = {}
-        self._histograms: dict[str, Histogram] = {}
+        self._counters: dict[str, Counters] = {}
+        self._histograms: dict[str, Histograms] = {}
         self._sources: list[Source] = []
         for metric in self._specs.values():
             self._build(metric)
         self.registry.register(_Readings(self._specs, self._sources))
 
-    def counter(self, name: str) -> Counter:
+    def counter(self, name: str) -> Counters:
         """The counter `name` of the catalogue; take `.labels(...)` once and keep it on the request path."""
         return self._counters[name]
 
-    def histogram(self, name: str) -> Histogram:
+    def histogram(self, name: str) -> Histograms:
         return self._histograms[name]
 
     def add_source(self, source: Source) -> None:
@@ -75,13 +69,12 @@ class Meters:
         if metric.is_read:
             return
         if metric.kind is Kind.COUNTER:
-            self._counters[metric.name] = Counter(
-                metric.name.removesuffix("_total"), metric.help, metric.labels, registry=self.registry
-            )
+            counters = self._counters[metric.name] = Counters(metric.name, metric.help, metric.labels)
+            self.registry.register(counters)
         elif metric.kind is Kind.HISTOGRAM:
-            self._histograms[metric.name] = Histogram(
-                metric.name, metric.help, metric.labels, registry=self.registry, buckets=metric.buckets
-            )
+            histograms = Histograms(metric.name, metric.help, metric.labels, metric.buckets)
+            self._histograms[metric.name] = histograms
+            self.registry.register(histograms)
 
 
 class _Readings(Collector):

@@ -6,10 +6,8 @@ are bounded. It must not know policies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Generic, Protocol, TypeVar
-
-from prometheus_client import Counter, Histogram
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from extproc.core.commands import Command, Dispatch, Displace, Revoke
 from extproc.core.events import Event, RequestFinished
@@ -18,6 +16,7 @@ from extproc.core.types import Request, RequestId
 from extproc.errors import InvariantError
 from extproc.exchange.observation import OutputTimes
 from extproc.exchange.refusals import Refusal
+from extproc.runtime.cells import CounterCell, HistogramCell
 from extproc.runtime.gauges import PriorityLabels
 from extproc.runtime.labels import LabelCap
 from extproc.runtime.meters import Meters
@@ -26,9 +25,6 @@ from extproc.runtime.recent import RecentLatencies
 MAX_MODEL_LABELS = 100
 
 STREAM_ENDS = ("complete", "client-gone", "left-in-queue", "protocol-error", "internal", "refused")
-
-_TIMED_EVERY = 16
-"""One in so many calls of the core is timed for the histogram."""
 
 
 class Recorder(Protocol):
@@ -57,42 +53,24 @@ class Recorder(Protocol):
         ...
 
     def handled(self, event: Event, duration_s: float) -> None:
-        """One call into the core is over."""
+        """One call into the core was timed."""
         ...
-
-
-_Metric = TypeVar("_Metric", Counter, Histogram)
-
-
-class _Family(Generic[_Metric]):
-    """The children of one metric, kept by label values: `labels()` is too slow for every request."""
-
-    def __init__(self, parent: _Metric) -> None:
-        self._parent: _Metric = parent
-        self._children: dict[tuple[str, ...], _Metric] = {}
-
-    def __call__(self, *labels: str) -> _Metric:
-        child = self._children.get(labels)
-        if child is None:
-            child = self._children[labels] = self._parent.labels(*labels)
-        return child
 
 
 class Telemetry:
     """Counts into `meters`; implements `Recorder` and takes the streams' own reports."""
 
     def __init__(self, meters: Meters, priorities: PriorityLabels | None = None) -> None:
-        def counter(name: str) -> _Family[Counter]:
-            return _Family(meters.counter(f"extproc_{name}_total"))
+        def counter(name: str) -> Callable[..., CounterCell]:
+            return meters.counter(f"extproc_{name}_total").labels
 
-        def histogram(name: str) -> _Family[Histogram]:
-            return _Family(meters.histogram(f"extproc_{name}"))
+        def histogram(name: str) -> Callable[..., HistogramCell]:
+            return meters.histogram(f"extproc_{name}").labels
 
         self.meters = meters
         self._models = LabelCap(MAX_MODEL_LABELS)
         self._priority = priorities or PriorityLabels()
         self._revoked_at: dict[RequestId, float] = {}
-        self._calls = 0
         self.recent_ttft = RecentLatencies()
         self._requests_arrived = counter("requests_arrived")
         self._requests = counter("requests")
@@ -120,8 +98,8 @@ class Telemetry:
         self._cached_tokens = histogram("cached_tokens")
         self._estimate_ratio = histogram("output_estimate_ratio")
         self._decision = histogram("decision_seconds")
-        self._body_bytes = meters.histogram("extproc_request_body_bytes")
-        self._confirmation = meters.histogram("extproc_revocation_confirmation_seconds")
+        self._body_bytes = meters.histogram("extproc_request_body_bytes").labels()
+        self._confirmation = meters.histogram("extproc_revocation_confirmation_seconds").labels()
 
     def create_series(self, priorities: Iterable[int]) -> None:
         """Make the series of these bands exist at 0, so that the first event is no jump from nothing."""
@@ -206,9 +184,7 @@ class Telemetry:
                 self._cached_tokens(priority).observe(usage.cached_tokens)
 
     def handled(self, event: Event, duration_s: float) -> None:
-        self._calls += 1
-        if self._calls % _TIMED_EVERY == 0:
-            self._decision(type(event).__name__).observe(duration_s)
+        self._decision(type(event).__name__).observe(duration_s)
 
     # ---- from the streams
 

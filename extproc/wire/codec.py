@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from extproc.exchange import events as ev
 from extproc.exchange import names
-from extproc.exchange.commands import EchoBody, Proceed, RespondNow
+from extproc.exchange.commands import PROCEED, EchoBody, Proceed, RespondNow
 from extproc.exchange.events import BodyMode, ExchangeEvent, Phase, StreamModes
 from extproc.exchange.refusals import Refusal
 from extproc.wire import ext_proc_pb2 as pb
@@ -38,11 +38,21 @@ def read_modes(message: pb.ProcessingRequest) -> StreamModes:
     if not message.HasField("protocol_config"):
         return StreamModes(is_observing=message.observability_mode)
     config = message.protocol_config
+    return _modes(
+        config.request_body_mode,
+        config.response_body_mode,
+        config.send_body_without_waiting_for_header_response,
+        message.observability_mode,
+    )
+
+
+@lru_cache(maxsize=128)
+def _modes(request_body: int, response_body: int, sends_early: bool, is_observing: bool) -> StreamModes:
     return StreamModes(
-        request_body=_BODY_MODES.get(config.request_body_mode, BodyMode.BUFFERED),
-        response_body=_BODY_MODES.get(config.response_body_mode, BodyMode.NONE),
-        sends_body_early=config.send_body_without_waiting_for_header_response,
-        is_observing=message.observability_mode,
+        request_body=_BODY_MODES.get(request_body, BodyMode.BUFFERED),
+        response_body=_BODY_MODES.get(response_body, BodyMode.NONE),
+        sends_body_early=sends_early,
+        is_observing=is_observing,
     )
 
 
@@ -111,6 +121,9 @@ def _served_by(message: pb.ProcessingRequest) -> str | None:
 def encode(command: Proceed | EchoBody | RespondNow) -> bytes:
     """One answer, serialised."""
     if type(command) is Proceed:
+        ready = _READY.get(id(command))
+        if ready is not None:
+            return ready
         return _encode_proceed(command) if command.body is None else _build_proceed(command)
     if type(command) is EchoBody:
         return _encode_echo(command)
@@ -204,3 +217,7 @@ def encode_refusal(refusal: Refusal) -> bytes:
     immediate.body = refusal.body
     immediate.details = refusal.reason
     return answer.SerializeToString()
+
+
+_READY = {id(answer): _build_proceed(answer) for answer in PROCEED.values()}
+"""By identity: hashing an answer costs more than all else about it."""

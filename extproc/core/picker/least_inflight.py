@@ -44,6 +44,9 @@ class LeastInflightPicker:
     def required_labels(self, request: Request) -> Labels:
         return NO_LABELS
 
+    def profile_name(self, request: Request) -> str | None:
+        return None
+
     def pick(self, request: Request, candidates: Candidates, fits: Fits, now: float) -> Pick | None:
         chosen: list[EndpointState] = []
         for endpoint in self._ranking.best_first(candidates):

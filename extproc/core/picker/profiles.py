@@ -63,7 +63,7 @@ class ProfilesPicker:
     def required_labels(self, request: Request) -> Labels:
         return self._labels[self._number(request)]
 
-    def profile_name(self, request: Request) -> str:
+    def profile_name(self, request: Request) -> str | None:
         """Which profile picks for this request."""
         return self._profiles[self._number(request)].config.name
 

@@ -55,6 +55,10 @@ class Picker(Protocol):
         """One of the candidates that fit, or None if none does."""
         ...
 
+    def profile_name(self, request: Request) -> str | None:
+        """Which of several configured ways picks for this request; None where there is only one."""
+        ...
+
     def explain(self, request: Request, candidates: Candidates) -> Mapping[EndpointState, Scores]:
         """The scores of every candidate as they are now; changes nothing."""
         ...

@@ -1,0 +1,1 @@
+"""What the external processor costs: Envoy alone, with a processor that does nothing, and with ours."""

@@ -1,0 +1,66 @@
+"""The four set-ups that are compared, each with its own Envoy: started together, measured in turn."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from extproc.stack.envoy import EnvoySettings, ProcessingMode
+from extproc.stack.local import HOST, LocalStack
+from extproc.stack.process import accepts_connections
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+OUR_CONFIG: dict[str, Any] = {
+    "flow_control": {"detector": {"type": "concurrency-detector", "max_concurrency": 100_000}},
+    "endpoints": {"scrape": {"enabled": False}},
+}
+"""Everything at its default, but for a pool that never fills and no scraping of the canned server."""
+
+
+class _NoopStack(LocalStack):
+    """Envoy with the processor that does nothing in the place of ours."""
+
+    def start_extproc(self) -> None:
+        argv = [sys.executable, "-m", "extproc.bench.gateway.noop", str(self.extproc_port), self.endpoints[0]]
+        self._spawn("extproc", argv)
+        self.child("extproc").wait_until(lambda: accepts_connections(HOST, self.extproc_port), timeout_s=30)
+
+
+@dataclass(slots=True)
+class Arm:
+    """One set-up. `has_processor` False: Envoy alone."""
+
+    name: str
+    stack: LocalStack
+    has_processor: bool = True
+    failures: int = field(default=0)
+
+    def cpu_s(self, child: str) -> float:
+        """CPU seconds that a child has used so far, user and system."""
+        fields = Path(f"/proc/{self.stack.child(child).pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+    def rss_mib(self) -> float:
+        """Resident memory of the processor."""
+        pages = int(Path(f"/proc/{self.stack.child('extproc').pid}/statm").read_text().split()[1])
+        return pages * _PAGE_BYTES / 2**20
+
+
+def build_arms(model_port: int, names: Sequence[str]) -> list[Arm]:
+    """The arms by name: `envoy`, `noop`, `lean`, `duplex`."""
+    return [_build(name, f"{HOST}:{model_port}") for name in names]
+
+
+def _build(name: str, model: str) -> Arm:
+    mode = ProcessingMode.FULL_DUPLEX if name == "duplex" else ProcessingMode.LEAN
+    settings = EnvoySettings(listen_host=HOST, listen_port=0, admin_port=0, mode=mode)
+    stack_type = _NoopStack if name == "noop" else LocalStack
+    config = None if name == "envoy" else OUR_CONFIG
+    stack = stack_type(config, emulators=(), endpoints=[model], envoy=settings)
+    return Arm(name, stack, has_processor=name != "envoy")
