@@ -20,6 +20,9 @@ Node = dict[str, Any]
 DESTINATION_HEADER = "x-gateway-destination-endpoint"
 STRIPPED_HEADERS = (DESTINATION_HEADER, "x-vllm-priority")
 METADATA_NAMESPACE = "envoy.lb"
+SERVED_KEY = "x-gateway-destination-endpoint-served"
+"""Where the override_host policy notes which address was used: a fallback's answer is booked there."""
+MAX_FALLBACKS = 3
 PROCESSOR_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _TYPE = "type.googleapis.com/envoy.extensions."
@@ -222,7 +225,13 @@ def _ext_proc_filter(settings: EnvoySettings) -> Node:
 
 
 def _routes(settings: EnvoySettings) -> Node:
-    route = {"cluster": "models", "timeout": "0s", "idle_timeout": _duration(settings.idle_timeout_s)}
+    route: Node = {"cluster": "models", "timeout": "0s", "idle_timeout": _duration(settings.idle_timeout_s)}
+    if settings.endpoints and settings.use_extproc:
+        # Only what no engine has seen is tried again, at the next address of the destination header.
+        route["retry_policy"] = {
+            "retry_on": "connect-failure,reset-before-request",
+            "num_retries": MAX_FALLBACKS,
+        }
     return {
         "name": "ingress",
         "virtual_hosts": [
@@ -317,7 +326,7 @@ def _models_cluster(settings: EnvoySettings) -> Node:
 
 
 def _override_host() -> Node:
-    """The header's addresses in order; requests without the header are spread."""
+    """The header's addresses in order, one an attempt; requests without the header are spread."""
     round_robin = {"name": "envoy.load_balancing_policies.round_robin"}
     round_robin_policy = {
         "typed_extension_config": {**round_robin, "typed_config": _typed(_ROUND_ROBIN, "RoundRobin")}
@@ -326,6 +335,7 @@ def _override_host() -> Node:
         _OVERRIDE_HOST,
         "OverrideHost",
         override_host_sources=[{"header": DESTINATION_HEADER}],
+        selected_host_key={"key": METADATA_NAMESPACE, "path": [{"key": SERVED_KEY}]},
         fallback_policy={"policies": [round_robin_policy]},
     )
     name = "envoy.load_balancing_policies.override_host"

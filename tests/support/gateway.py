@@ -134,6 +134,7 @@ class Gateway:
             "endpoints": {
                 "discovery": [{"type": "static", "endpoints": endpoints}],
                 "scrape": {"enabled": False},
+                **self._config.pop("endpoints", {}),
             },
             **self._config,
         }
