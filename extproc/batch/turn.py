@@ -28,6 +28,7 @@ from extproc.batch.stores.contract import Finish, Return
 from extproc.client.answers import EndKind, Piece, StreamEnd
 from extproc.clock import Clock
 from extproc.config.batch import ResumeMode
+from extproc.exchange import names
 
 _LATE_RETURN_S = 1.0
 """An item past its deadline goes back for so long; its job is closed meanwhile."""
@@ -47,6 +48,7 @@ class Tools:
     clock: Clock
     meters: BatchMeters
     mode: ResumeMode
+    queue_timeout_s: float
     request_timeout_s: float
     on_headers: Callable[[Lease, float], None]
 
@@ -180,7 +182,9 @@ class Turn:
 
     async def _stream(self, route: Route, leg: Leg, generation: Generation) -> StreamEnd:
         self._progress.stats.attempts += 1
-        stream = self._tools.gateway.stream(route, leg.path, leg.body, self._headers(), self._timeout_s())
+        certain = leg.body.get("max_tokens") if leg.body.get("ignore_eos") else None
+        headers = self._headers(certain if isinstance(certain, int) else None)
+        stream = self._tools.gateway.stream(route, leg.path, leg.body, headers, self._timeout_s())
         async with stream as answer:
             if answer.headers_at is not None:
                 self._note_headers(answer.headers_at - answer.sent_at)
@@ -321,11 +325,17 @@ class Turn:
     def _request_id(self) -> str:
         return f"{self._job.id}-{self._lease.key.line}"
 
-    def _headers(self) -> Mapping[str, str]:
-        return {
-            "x-request-id": self._request_id,
-            "x-request-deadline-ms": str(int(self._job.deadline * 1000)),
+    def _headers(self, output_tokens: int | None = None) -> Mapping[str, str]:
+        """What the gateway orders and evicts by; `output_tokens` when their number is certain."""
+        headers = {
+            names.REQUEST_ID: self._request_id,
+            names.DEADLINE_MS: str(int(self._job.deadline * 1000)),
+            names.TTL_MS: str(int(self._tools.queue_timeout_s * 1000)),
+            names.RESUMABLE: "true" if self._can_resume else "false",
         }
+        if output_tokens is not None:
+            headers[names.EXPECTED_OUTPUT_TOKENS] = str(output_tokens)
+        return headers
 
     def _timeout_s(self) -> float:
         left_s = self._job.deadline - self._tools.clock.wall_time()

@@ -62,6 +62,7 @@ class Worker:
             clock=clock,
             meters=meters,
             mode=config.worker.resume,
+            queue_timeout_s=config.gateway.queue_timeout_s,
             request_timeout_s=config.gateway.request_timeout_s,
             on_headers=self._on_headers,
         )

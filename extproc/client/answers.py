@@ -13,6 +13,8 @@ from enum import Enum
 
 import msgspec
 
+from extproc.exchange import names
+
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -95,7 +97,7 @@ class StreamEnd:
     @property
     def dropped_reason(self) -> str | None:
         """Why the gateway dropped it, in the field's spelling (`evicted`, `rejected-saturated`, ...)."""
-        return self.headers.get("x-llm-d-request-dropped-reason")
+        return self.headers.get(names.DROP_REASON)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def read_hints(
         objective=read.text(names.OBJECTIVE),
         priority=read.integer((names.PRIORITY,), priority.minimum, priority.maximum) if trusted else None,
         ttl_s=None if ttl_ms is None else ttl_ms / 1000,
-        deadline_s=_deadline(read, max_ttl_ms, now, wall_time),
+        deadline_s=_deadline(read, int(limits.max_deadline_s * 1000), now, wall_time),
         ttft_target_s=None if ttft_ms is None else ttft_ms / 1000,
         expected_output_tokens=read.integer((names.EXPECTED_OUTPUT_TOKENS,), 0, 2**31 - 1),
         session_id=read.text(names.SESSION_ID),

@@ -88,11 +88,14 @@ class LimitConfig:
 
     `early_decision_bytes`: in STREAMED mode Envoy stops reading once its buffer (1 MiB by default) is full of
     unanswered chunks, so the decision is taken there at the latest, on what has been seen.
+
+    `max_deadline_s`: how far ahead a deadline may lie; batch work of days sorts behind that of hours by it.
     """
 
     max_body_bytes: int = 16 * 1024 * 1024
     early_decision_bytes: int = 512 * 1024
     max_ttl_s: float = 3000.0
+    max_deadline_s: float = 366 * 86_400.0
     max_fairness_id_bytes: int = 128
     max_messages: int = 1_000_000
 
@@ -101,6 +104,7 @@ class LimitConfig:
             "max_body_bytes",
             "early_decision_bytes",
             "max_ttl_s",
+            "max_deadline_s",
             "max_fairness_id_bytes",
             "max_messages",
         )
