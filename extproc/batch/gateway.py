@@ -13,7 +13,7 @@ from random import Random
 import msgspec
 
 from extproc.batch.intake import CHAT
-from extproc.batch.planner import Circuit, RetryPolicy
+from extproc.batch.planner import Circuit, RetryPolicy, is_nobody_there
 from extproc.client.answers import EndKind, StreamEnd
 from extproc.client.inference import AnswerStream, InferenceClient
 from extproc.clock import Clock
@@ -118,7 +118,7 @@ class Gateway:
 
     def note_end(self, route: Route, end: StreamEnd) -> None:
         """Tell the address's circuit whether anybody was there."""
-        if end.kind is EndKind.UNREACHABLE:
+        if is_nobody_there(end):
             route.circuit.on_unreachable(self._clock.now())
         else:
             route.circuit.on_answer()

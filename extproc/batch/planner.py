@@ -38,6 +38,8 @@ class Disruption(Enum):
     """Its deadline has passed."""
 
 
+_PROXY_ERRORS = frozenset({502, 503, 504})
+"""What a proxy answers when there is nobody behind it."""
 _RETRIED_CLIENT_ERRORS = frozenset({408, 409, 425, 429})
 _LATE_REASONS = frozenset({"rejected-deadline"})
 
@@ -57,6 +59,14 @@ def interpret_end(end: StreamEnd, tokens: int) -> Disruption:
             return Disruption.EVICTED if tokens else Disruption.BROKEN
         case EndKind.ERROR_EVENT | EndKind.STALLED:
             return Disruption.FAILED
+
+
+def is_nobody_there(end: StreamEnd) -> bool:
+    """Neither a server nor the gateway's flow control answered: no connection, or a proxy says so."""
+    if end.kind is EndKind.REFUSED:
+        has_reason = end.dropped_reason is not None or end.retry_after_s is not None
+        return end.status in _PROXY_ERRORS and not has_reason
+    return end.kind is EndKind.UNREACHABLE
 
 
 def _interpret_status(end: StreamEnd) -> Disruption:

@@ -20,7 +20,7 @@ from extproc.batch.intake import Line
 from extproc.batch.job import ItemState, Job
 from extproc.batch.journal import Journal, Lease
 from extproc.batch.meters import BatchMeters
-from extproc.batch.planner import Disruption, RetryPolicy, interpret_end
+from extproc.batch.planner import Disruption, RetryPolicy, interpret_end, is_nobody_there
 from extproc.batch.progress import Generation, Progress
 from extproc.batch.reply import ReplyHead, build_reply, failure_line, result_line, split_logprobs
 from extproc.batch.resume import Leg, Part, continue_leg, find_cut, first_leg, parts_of, token_limit
@@ -144,7 +144,7 @@ class Turn:
                 self._restart(str(error))
                 return end, Disruption.MISSHAPEN
             gained = len(generation.ids) - held_after_cut
-            disruption = self._interpret(end, gained)
+            disruption = self._interpret(route, end, gained)
             if disruption is not Disruption.NONE:
                 self._note_progress(len(generation.ids) > held)
                 return end, disruption
@@ -233,12 +233,15 @@ class Turn:
         self._tools.gateway.note_end(route, end)
         if end.kind is EndKind.FINISHED and not _is_json(end.body):
             return end, Disruption.FAILED
-        return end, self._interpret(end, 0)
+        return end, self._interpret(route, end, 0)
 
     # The end of a turn
 
-    def _interpret(self, end: StreamEnd, gained: int) -> Disruption:
+    def _interpret(self, route: Route, end: StreamEnd, gained: int) -> Disruption:
         disruption = interpret_end(end, gained)
+        if disruption is Disruption.FAILED and is_nobody_there(end) and not route.circuit.is_closed:
+            # The servers are away for everyone: not this request's fault.
+            return Disruption.UNREACHABLE
         is_early = self._tools.clock.wall_time() < self._job.deadline
         if disruption is Disruption.LATE and end.kind is EndKind.TIMED_OUT and is_early:
             return Disruption.FAILED

@@ -142,6 +142,7 @@ class FaultRig:
                     batch = await client.get(batch_id)
                     check_counts(batch)
                     if batch["status"] in FINAL:
+                        assert await output_lines(client, batch["error_file_id"]) == []
                         return batch, await output_lines(client, batch["output_file_id"])
                 assert clock.now() < deadline, "\n".join(worker.tail() for worker in self.workers)
                 await asyncio.sleep(0.05)

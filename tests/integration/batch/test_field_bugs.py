@@ -147,6 +147,39 @@ async def test_an_absent_server_costs_no_attempts(tmp_path: Path) -> None:
         assert running_batch["request_counts"]["failed"] == 0
 
 
+async def test_servers_away_behind_a_proxy_cost_no_attempts(tmp_path: Path) -> None:
+    async def reply(n: int, request: web.Request) -> web.StreamResponse:
+        return refusal(503) if n <= 40 else await one_token(request)
+
+    engine = ScriptedEngine(reply)
+    async with engine.running() as url:
+        config = replace(
+            fast_config(url, tmp_path), retry=RetryConfig(base_s=0.01, cap_s=0.02, max_failures=4)
+        )
+        batch, results = await run_job(config, COMPLETIONS, lines(3))
+    assert batch["request_counts"]["failed"] == 0
+    assert len(results) == 3
+
+
+async def test_a_request_that_always_fails_is_given_up(tmp_path: Path) -> None:
+    async def reply(n: int, request: web.Request) -> web.StreamResponse:
+        return refusal(503) if "poison" in await request.text() else await one_token(request)
+
+    engine = ScriptedEngine(reply)
+    bodies: list[dict[str, object]] = [
+        {"prompt": "poison", "max_tokens": 1},
+        *[{"prompt": "x", "max_tokens": 1}] * 200,
+    ]
+    content = b"".join(batch_line(str(number), COMPLETIONS, body) for number, body in enumerate(bodies))
+    async with engine.running() as url:
+        config = replace(
+            fast_config(url, tmp_path), retry=RetryConfig(base_s=0.01, cap_s=0.02, max_failures=4)
+        )
+        batch, results = await run_job(config, COMPLETIONS, content)
+    assert len(results) == 200
+    assert batch["request_counts"]["failed"] == 1
+
+
 async def test_field_bug_136_four_workers_share_a_job_without_sending_twice(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
