@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import signal
 from pathlib import Path
 from typing import Any
 
 import click
 
-from extproc.cli.demo_arms import ARMS, OBJECTIVES
+from extproc.cli.demo_arms import ARMS, OBJECTIVES, SERVER_SPEED
+from extproc.cli.up_replicas import show_replicas
+from extproc.clock import SystemClock
 from extproc.config.loader import dump
 from extproc.config.schema import load_config
 from extproc.stack.envoy import EnvoySettings
@@ -42,36 +46,86 @@ Ctrl-C ends everything."""
     help="A model server that runs already, beside the emulated ones; may be repeated.",
 )
 @click.option(
+    "--replicas",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    help="extproc processes; above 1 they share the servers by leased credits, over a redis-server.",
+)
+@click.option(
+    "--load/--no-load",
+    "has_load",
+    default=None,
+    help="Send batch and interactive requests meanwhile.  [default: with several replicas]",
+)
+@click.option("--seconds", type=click.FloatRange(1), help="End by itself after so long.")
+@click.option("--json", "as_json", is_flag=True, help="Print the replicas' state as JSON, twice a second.")
+@click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path),
     help="extproc's configuration without its addresses. Default: eviction and holdback.",
 )
 def command(
-    port: int, servers: int, slots: int, model: str, endpoints: tuple[str, ...], file: Path | None
+    port: int,
+    servers: int,
+    slots: int,
+    model: str,
+    endpoints: tuple[str, ...],
+    replicas: int,
+    has_load: bool | None,
+    seconds: float | None,
+    as_json: bool,
+    file: Path | None,
 ) -> None:
     """Start the whole on this machine and stay until Ctrl-C; nothing is left behind.
 
-    Example: extproc up --servers 2
+    With several replicas, or --load, a live table shows which replica holds what.
+
+    Example: extproc up --servers 2 --replicas 3
     """
     if not servers and not endpoints:
         raise click.UsageError("give --servers of at least 1, or an --endpoint")
+    sends = replicas > 1 if has_load is None else has_load
     server = ["--max-num-seqs", str(slots), "--model", model]
+    if sends:
+        server += ["--speed", str(SERVER_SPEED)]
     stack = LocalStack(
         _config(file, slots),
         emulators=[server] * servers,
         endpoints=endpoints,
+        replicas=replicas,
         envoy=EnvoySettings(listen_host=HOST, listen_port=port, admin_port=0),
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with stack:
-        click.echo(TRY_IT.format(url=stack.url, admin=stack.admin_url, logs=stack.directory, model=model))
+        text = TRY_IT.format(url=stack.url, admin=stack.admin_url, logs=stack.directory, model=model)
+        click.echo(text, err=as_json)
+        slots_in_all = slots * max(1, servers + len(endpoints))
         try:
-            while True:
-                stack.check()
-                stack.child("envoy").wait(0.5)
+            if sends or replicas > 1 or as_json:
+                asyncio.run(
+                    show_replicas(
+                        stack,
+                        model=model,
+                        slots=slots_in_all,
+                        has_load=sends,
+                        seconds=seconds,
+                        as_json=as_json,
+                    )
+                )
+            else:
+                _wait(stack, seconds)
         except KeyboardInterrupt:
-            click.echo("stopping")
+            click.echo("stopping", err=as_json)
+
+
+def _wait(stack: LocalStack, seconds: float | None) -> None:
+    clock = SystemClock()
+    until = math.inf if seconds is None else clock.now() + seconds
+    while clock.now() < until:
+        stack.check()
+        stack.child("envoy").wait(0.5)
 
 
 def _config(file: Path | None, slots: int) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
+from extproc.config.endpoints import ScrapeConfig
 from extproc.errors import ConfigError, Problem
 
 
@@ -60,3 +62,17 @@ class ReplicasConfig:
             problems.append(Problem("leader_lease_s", "must be at least three times period_s"))
         if problems:
             raise ConfigError(problems)
+
+
+def scraping(scrape: ScrapeConfig, config: ReplicasConfig) -> ScrapeConfig:
+    """Leased capacity needs counts that are never older than a lease, also of endpoints that are idle for us:
+    they tell whether requests of a replica that is gone still run.
+    """
+    if config.mode != "leased":
+        return scrape
+    limit_s = max(scrape.min_interval_s, config.lease_s / 3)
+    return dataclasses.replace(
+        scrape,
+        max_interval_s=min(scrape.max_interval_s, limit_s),
+        busy_interval_s=min(scrape.busy_interval_s, limit_s),
+    )

@@ -7,6 +7,7 @@ no more; what is in flight may finish, what is queued is served or answered, and
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import logging
 import random
@@ -14,6 +15,7 @@ import signal
 from pathlib import Path
 
 from extproc.clock import Clock, SystemClock
+from extproc.config.replicas import scraping
 from extproc.config.schema import Config
 from extproc.config.server import QueuedAtDrain
 from extproc.core.controller import FlowController
@@ -36,6 +38,7 @@ from extproc.runtime.pool_gauges import read_pool
 from extproc.runtime.pool_watch import PoolWatch
 from extproc.runtime.reload import Reloader
 from extproc.runtime.replicas.status import GroupMember
+from extproc.runtime.replicas.view import read_group, show_group, why_credits_bind
 from extproc.runtime.service import ProcessorService, bind, build_server
 from extproc.runtime.snapshot import ProcessFacts, build_snapshot
 from extproc.runtime.telemetry import Telemetry
@@ -79,7 +82,10 @@ class Application:
         if config.replicas.mode != "single":
             from extproc.runtime.replicas.group import join_group  # needs the extra `replicas`
 
-            self.group = join_group(config.replicas, self.driver, self.clock, lambda _: self._settle_ready())
+            group = join_group(config.replicas, self.driver, self.clock, lambda _: self._settle_ready())
+            if group is not None:
+                self.group = group
+                self.meters.add_source(lambda: read_group(group.status()))
         self._idle = asyncio.Event()
         self._surroundings = build_surroundings(config.requests, rng)
         self.service = ProcessorService(
@@ -96,7 +102,7 @@ class Application:
         self.feed = LiveFeed(self._take_snapshot, self.clock)
         self._admin: AdminServer | None = None
         self.watch = PoolWatch(
-            config.endpoints,
+            dataclasses.replace(config.endpoints, scrape=scraping(config.endpoints.scrape, config.replicas)),
             clock=self.clock,
             post=self.driver.post,
             keeper=self.keeper,
@@ -220,6 +226,7 @@ class Application:
             mode=self.config.flow_control.mode,
             config_generation=self.config_generation,
             is_draining=self.is_draining,
+            group=self._show_group(),
         )
         statistics, inspection = self.driver.statistics(), self.driver.inspect()
         return build_snapshot(facts, statistics, inspection, self.telemetry.recent_ttft)
@@ -229,6 +236,13 @@ class Application:
         now = self.clock.now()
         request = read_question(question, self._surroundings, now, self.clock.wall_time())
         return self.driver.controller.explain(request, now)
+
+    def _show_group(self) -> JsonObject | None:
+        if self.group is None:
+            return None
+        status = self.group.status()
+        queued = self.driver.controller.queued_requests
+        return {**show_group(status), "waits_for": why_credits_bind(status, queued)}
 
     def not_ready_reasons(self) -> list[str]:
         """Why no new traffic should come; empty when ready."""

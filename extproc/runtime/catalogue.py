@@ -477,6 +477,62 @@ PROCESS = (
     _gauge("build_info", "", ("version",), "Always 1; carries the version.", "start"),
 )
 
+REPLICAS = (
+    _gauge(
+        "replica_state",
+        "",
+        ("state",),
+        "1 for the state that this replica is in: `starting`, `leased`, `cut-off`, `fallback`, or, with a "
+        "standby, `active` or `standby`.",
+        "a grant arrives, a lease ends, the store fails or answers again",
+    ),
+    _gauge("replica_leader", "", (), "1 while this replica allocates for its group.", "the leader changes"),
+    _gauge("replica_members", "replicas", (), "Replicas that share the pool.", "a replica joins or leaves"),
+    _gauge("replica_lease_seconds", "seconds", (), "How long the credits are still valid.", "a report"),
+    _gauge(
+        "replica_credits",
+        "requests or tokens",
+        ("endpoint", "resource"),
+        "What this replica may use of an endpoint, of `requests` and KV `tokens`.",
+        "credits move between replicas",
+    ),
+    _gauge(
+        "replica_capacity",
+        "requests or tokens",
+        ("endpoint", "resource"),
+        "The whole capacity of an endpoint that the replicas share.",
+        "an endpoint's capacity changes",
+    ),
+    _counter(
+        "replica_grants", "grants", (), "Grants taken (standby: terms served).", "a grant", is_read=True
+    ),
+    _counter(
+        "replica_reclaims",
+        "reclaims",
+        (),
+        "Requests of the group to evict for another replica's more important work.",
+        "a more important request finds no credits anywhere",
+        is_read=True,
+    ),
+    _counter(
+        "replica_allocation_rounds",
+        "rounds",
+        (),
+        "Allocations computed while leading.",
+        "a period passes, or a replica starts to wait",
+        is_read=True,
+    ),
+    _counter("replica_store_calls", "calls", (), "Calls to Redis or Kubernetes.", "a period", is_read=True),
+    _counter(
+        "replica_store_errors",
+        "calls",
+        (),
+        "Calls that failed or came too late.",
+        "Redis or Kubernetes can't be reached, refuses, or is slow",
+        is_read=True,
+    ),
+)
+
 SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Requests", REQUESTS),
     ("Tokens", TOKENS),
@@ -485,6 +541,7 @@ SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Eviction", EVICTION),
     ("Endpoints", ENDPOINTS),
     ("The process", PROCESS),
+    ("Replicas", REPLICAS),
 )
 
 

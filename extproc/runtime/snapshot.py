@@ -24,6 +24,8 @@ class ProcessFacts:
     mode: str
     config_generation: int
     is_draining: bool
+    group: JsonObject | None = None
+    """This process among its replicas; None when it is alone."""
 
 
 def build_snapshot(
@@ -40,6 +42,7 @@ def build_snapshot(
         "config_generation": facts.config_generation,
         "mode": facts.mode,
         "draining": facts.is_draining,
+        "replica": facts.group,
         "pool": {
             "saturation": statistics.saturation,
             "resources": dict(statistics.resources),

@@ -33,6 +33,7 @@ _ROUTER = "filters.http.router.v3"
 _HTTP_OPTIONS = "upstreams.http.v3"
 _OVERRIDE_HOST = "load_balancing_policies.override_host.v3"
 _ROUND_ROBIN = "load_balancing_policies.round_robin.v3"
+_PREVIOUS_HOSTS = "retry.host.previous_hosts.v3"
 
 
 class ProcessingMode(Enum):
@@ -59,6 +60,22 @@ _LEAN = {
     "response_header_mode": "SEND",
     "response_body_mode": "NONE",
     "response_trailer_mode": "SEND",
+}
+
+_OTHER_REPLICA: Node = {
+    # A replica that has just died is listed until its health check has failed: a stream that it never
+    # answered is opened again, elsewhere. Nothing can have been decided about its request.
+    "retry_on": "connect-failure,refused-stream,reset,unavailable",
+    "num_retries": 3,
+    "retry_host_predicate": [
+        {
+            "name": "envoy.retry_host_predicates.previous_hosts",
+            "typed_config": {
+                "@type": f"{_TYPE}{_PREVIOUS_HOSTS}.PreviousHostsPredicate",
+            },
+        }
+    ],
+    "host_selection_retry_max_attempts": 5,
 }
 
 _FILTER_BY_MODE: Mapping[ProcessingMode, Node] = {
@@ -93,7 +110,8 @@ class EnvoySettings:
     """What differs between installations; durations in seconds, sizes in bytes. Port 0 lets Envoy choose.
 
     With `endpoints` the pool is a fixed list with the override_host policy, which takes fallbacks; without,
-    the address in the destination header is used as it is (an ORIGINAL_DST cluster).
+    the address in the destination header is used as it is (an ORIGINAL_DST cluster). `further_extprocs`
+    (`host:port`) are replicas beside the first one: streams go to the one with the fewest.
     """
 
     listen_host: str = "0.0.0.0"
@@ -102,6 +120,7 @@ class EnvoySettings:
     admin_port: int = 9901
     extproc_host: str = "127.0.0.1"
     extproc_port: int = 9002
+    further_extprocs: tuple[str, ...] = ()
     endpoints: tuple[str, ...] = ()
     mode: ProcessingMode = ProcessingMode.LEAN
     use_extproc: bool = True
@@ -143,6 +162,7 @@ def checked(bootstrap: Node) -> Node:
         _HTTP_OPTIONS,
         _OVERRIDE_HOST,
         _ROUND_ROBIN,
+        _PREVIOUS_HOSTS,
     ):
         importlib.import_module(f"envoy_data_plane.envoy.extensions.{name}")  # registers the type for `Any`
     casing = importlib.import_module("betterproto2").Casing
@@ -209,10 +229,13 @@ def _http_filters(settings: EnvoySettings) -> list[Node]:
 
 
 def _ext_proc_filter(settings: EnvoySettings) -> Node:
+    service: Node = {"envoy_grpc": {"cluster_name": "extproc"}, "timeout": "0s"}
+    if settings.further_extprocs:
+        service["retry_policy"] = _OTHER_REPLICA
     return _typed(
         _EXT_PROC,
         "ExternalProcessor",
-        grpc_service={"envoy_grpc": {"cluster_name": "extproc"}, "timeout": "0s"},
+        grpc_service=service,
         failure_mode_allow=False,
         message_timeout=_duration(settings.message_timeout_s),
         allow_mode_override=settings.mode is not ProcessingMode.FULL_DUPLEX,
@@ -282,11 +305,14 @@ def _extproc_cluster(settings: EnvoySettings) -> Node:
         "healthy_threshold": 1,
         "grpc_health_check": {"service_name": PROCESSOR_SERVICE},
     }
+    replicas = [(settings.extproc_host, settings.extproc_port), *map(_split, settings.further_extprocs)]
+    spread: Node = {"lb_policy": "LEAST_REQUEST"} if settings.further_extprocs else {}
     return {
         "name": "extproc",
-        "type": _discovery([settings.extproc_host]),
+        "type": _discovery([host for host, _ in replicas]),
+        **spread,
         "connect_timeout": "1s",
-        "load_assignment": _endpoints("extproc", [(settings.extproc_host, settings.extproc_port)]),
+        "load_assignment": _endpoints("extproc", replicas),
         "typed_extension_protocol_options": _http_options(
             explicit_http_config={"http2_protocol_options": http2}
         ),

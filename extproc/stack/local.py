@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from extproc.stack.envoy import EnvoySettings, render
 from extproc.stack.process import ChildProcess, StackError, accepts_connections, answers_http, free_ports
+from extproc.stack.redis import answers_ping, redis_child, redis_url
 
 HOST = "127.0.0.1"
 
@@ -44,7 +45,8 @@ class LocalStack:
     `config` is the extproc configuration without addresses; None leaves extproc out (Envoy then spreads
     requests itself). `emulators` holds the extra `extproc emulate` arguments of each model server;
     `endpoints` adds servers that run already. Logs, and the configuration files used, lie in `directory`, a
-    temporary one by default.
+    temporary one by default. With `replicas` above 1 so many extprocs share the servers on leased credits, by
+    a Redis of the stack's own; `redis_urls` gives some of them (by index) another way to it.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class LocalStack:
         endpoints: Sequence[str] = (),
         envoy: EnvoySettings | None = None,
         envoy_concurrency: int = 1,
+        replicas: int = 1,
+        redis_urls: Mapping[int, str] | None = None,
         directory: Path | None = None,
         timeout_s: float = 30.0,
     ) -> None:
@@ -63,13 +67,16 @@ class LocalStack:
         self._given_endpoints = list(endpoints)
         self._settings = envoy or EnvoySettings(listen_host=HOST, listen_port=0, admin_port=0)
         self._envoy_concurrency = envoy_concurrency
+        self._replicas = replicas
+        self._redis_urls = dict(redis_urls or {})
         self._timeout_s = timeout_s
         self._owns_directory = directory is None
         self._directory = directory
         self._children: dict[str, ChildProcess] = {}
         self.emulator_ports: list[int] = []
-        self.extproc_port = 0
-        self.extproc_admin_port = 0
+        self.extproc_ports: list[int] = []
+        self.extproc_admin_ports: list[int] = []
+        self.redis_port = 0
         self.envoy_port = 0
         self.envoy_admin_port = 0
 
@@ -79,9 +86,19 @@ class LocalStack:
         return f"http://{HOST}:{self.envoy_port}"
 
     @property
+    def extproc_port(self) -> int:
+        """Where the first extproc listens."""
+        return self.extproc_ports[0]
+
+    @property
     def admin_url(self) -> str:
-        """extproc's admin port."""
-        return f"http://{HOST}:{self.extproc_admin_port}"
+        """The first extproc's admin port."""
+        return self.admin_urls[0]
+
+    @property
+    def admin_urls(self) -> list[str]:
+        """Every extproc's admin port."""
+        return [f"http://{HOST}:{port}" for port in self.extproc_admin_ports]
 
     @property
     def envoy_admin_url(self) -> str:
@@ -99,8 +116,12 @@ class LocalStack:
         return self._directory
 
     def child(self, name: str) -> ChildProcess:
-        """`envoy`, `extproc`, or `emulator-N`."""
+        """`envoy`, `extproc` (with replicas `extproc-N`), `redis`, or `emulator-N`."""
         return self._children[name]
+
+    def extproc_name(self, index: int = 0) -> str:
+        """The child's name of one extproc."""
+        return "extproc" if self._replicas == 1 else f"extproc-{index}"
 
     @property
     def children(self) -> list[ChildProcess]:
@@ -125,13 +146,14 @@ class LocalStack:
             self._directory = Path(tempfile.mkdtemp(prefix="extproc-"))
         self._directory.mkdir(parents=True, exist_ok=True)
         count = len(self._emulators)
-        ports = free_ports(count + 2)
+        ports = free_ports(count + 2 * self._replicas + 1)
         self.emulator_ports = ports[:count]
-        self.extproc_port, self.extproc_admin_port = ports[count:]
+        self.redis_port, *ours = ports[count:]
+        self.extproc_ports, self.extproc_admin_ports = ours[: self._replicas], ours[self._replicas :]
         for index in range(count):
             self._start_emulator(index)
         if self._config is not None:
-            self.start_extproc()
+            self._start_extprocs()
         for index, port in enumerate(self.emulator_ports):
             self._wait_http(f"emulator-{index}", port, "/health")
         self.start_envoy()
@@ -140,34 +162,68 @@ class LocalStack:
         argv = [sys.executable, "-m", "extproc", "emulate", "--port", str(self.emulator_ports[index])]
         self._spawn(f"emulator-{index}", [*argv, *self._emulators[index]])
 
-    def start_extproc(self) -> None:
+    def _start_extprocs(self) -> None:
+        if self._replicas == 1:
+            self.start_extproc()
+            return
+        self.start_redis()
+        for index in range(self._replicas):
+            self.spawn_extproc(index)
+        for index in range(self._replicas):
+            self.wait_extproc(index)
+
+    def start_redis(self) -> None:
+        """Start Redis (again), empty; returns once it answers."""
+        child = redis_child(self.redis_port, self.directory)
+        self._children["redis"] = child
+        child.start()
+        child.wait_until(lambda: answers_ping(self.redis_port), timeout_s=self._timeout_s)
+
+    def start_extproc(self, index: int = 0) -> None:
         """Start extproc (again) on its port; returns once it is ready."""
-        path = self.directory / "extproc.json"  # JSON is YAML
-        path.write_text(json.dumps(self.extproc_config(), indent=1))
-        self._spawn("extproc", [sys.executable, "-m", "extproc", "serve", "--config", str(path)])
-        self._wait_http("extproc", self.extproc_admin_port, "/readyz")
-        self._children["extproc"].wait_until(
-            lambda: accepts_connections(HOST, self.extproc_port), timeout_s=self._timeout_s
+        self.spawn_extproc(index)
+        self.wait_extproc(index)
+
+    def spawn_extproc(self, index: int = 0) -> None:
+        """Start extproc (again) on its port, without waiting for it."""
+        name = self.extproc_name(index)
+        path = self.directory / f"{name}.json"  # JSON is YAML
+        path.write_text(json.dumps(self.extproc_config(index), indent=1))
+        self._spawn(name, [sys.executable, "-m", "extproc", "serve", "--config", str(path)])
+
+    def wait_extproc(self, index: int = 0) -> None:
+        """Return once it is ready. Raises StackError when it has ended, or isn't in time."""
+        name = self.extproc_name(index)
+        self._wait_http(name, self.extproc_admin_ports[index], "/readyz")
+        self._children[name].wait_until(
+            lambda: accepts_connections(HOST, self.extproc_ports[index]), timeout_s=self._timeout_s
         )
 
-    def extproc_config(self) -> dict[str, Any]:
+    def extproc_config(self, index: int = 0) -> dict[str, Any]:
         """The configuration with this stack's addresses filled in."""
         config: dict[str, Any] = dict(self._config or {})
         server = {"drain_delay_s": 0.0, "drain_timeout_s": 2.0, **config.get("server", {})}
-        config["server"] = {**server, "host": HOST, "port": self.extproc_port}
-        config["admin"] = {**config.get("admin", {}), "host": HOST, "port": self.extproc_admin_port}
+        config["server"] = {**server, "host": HOST, "port": self.extproc_ports[index]}
+        admin = {**config.get("admin", {}), "host": HOST, "port": self.extproc_admin_ports[index]}
+        config["admin"] = admin
         named = [
-            {"name": f"server-{index}", "address": address} for index, address in enumerate(self.endpoints)
+            {"name": f"server-{number}", "address": address} for number, address in enumerate(self.endpoints)
         ]
         static = {"type": "static", "endpoints": named}
         config["endpoints"] = {"discovery": [static], **config.get("endpoints", {})}
+        if self._replicas > 1:
+            url = self._redis_urls.get(index, redis_url(self.redis_port))
+            own = {"redis_url": url, "replica_id": self.extproc_name(index)}
+            config["replicas"] = {"mode": "leased", **config.get("replicas", {}), **own}
         return config
 
     def start_envoy(self) -> None:
         """Start Envoy (again); returns once its listener accepts requests."""
         settings = dataclasses.replace(
             self._settings,
+            extproc_host=HOST,
             extproc_port=self.extproc_port,
+            further_extprocs=tuple(f"{HOST}:{port}" for port in self.extproc_ports[1:]),
             use_extproc=self._config is not None,
             endpoints=self._settings.endpoints or (() if self._config is not None else tuple(self.endpoints)),
         )
@@ -212,9 +268,9 @@ class LocalStack:
 
     def stop(self) -> None:
         """Stop all, Envoy first, so that nobody is sent to a server that is gone. Idempotent."""
-        for name in ("envoy", "extproc", *(name for name in self._children if name.startswith("emulator"))):
-            if child := self._children.get(name):
-                child.stop()
+        order = ("envoy", "extproc", "redis", "emulator")
+        for child in sorted(self.children, key=lambda child: order.index(child.name.partition("-")[0])):
+            child.stop()
         if self._owns_directory and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None

@@ -236,10 +236,10 @@ async def test_wrong_password_is_named(redis_server: RedisServer) -> None:
     for password in ("wrong", None):
         store = ReplicaStore(redis_server.url, pool="p", replica="r", timeout_s=1.0, password=password)
         with pytest.raises(StoreError, match="check redis_url or password_file"):
-            await store.report(b"", lease_s=1, leader_lease_s=1)
+            await store.report(b"", b"", lease_s=1, leader_lease_s=1)
         await store.close()
     store = ReplicaStore(redis_server.url, pool="p", replica="r", timeout_s=1.0, password="right")
-    assert (await store.report(b"", lease_s=1, leader_lease_s=1)).members == ["r"]
+    assert (await store.report(b"", b"", lease_s=1, leader_lease_s=1)).shares == {"r": b""}
     await store.close()
 
 

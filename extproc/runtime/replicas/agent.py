@@ -19,8 +19,8 @@ from extproc.core.credits import NO_GRANT, Credits, Grant, Reclaim, ReplicaDeman
 from extproc.core.leasing import even_share, fallback_credits, use_by_address
 from extproc.errors import PeerProtocolError
 from extproc.runtime.replicas.leader import Allocator
-from extproc.runtime.replicas.letters import decode_grant, encode
-from extproc.runtime.replicas.status import ReplicaStatus
+from extproc.runtime.replicas.letters import decode_grant, decode_summary, encode
+from extproc.runtime.replicas.status import MemberSummary, ReplicaStatus
 from extproc.runtime.replicas.store import Answer, ReplicaStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ class ReplicaAgent:
         self._grant: Grant = NO_GRANT
         self._credits: Mapping[str, Credits] = {}
         self._members: Sequence[str] = (replica,)
+        self._shares: Mapping[str, bytes] = {}
         self._leader = ""
         self._valid_until = float("-inf")
         self._state = "starting"
@@ -81,6 +82,7 @@ class ReplicaAgent:
         """Whether it may serve. Without a first grant it may not: others may hold all of the capacity."""
         self._was_waiting = False
         self._grants_taken = 0
+        self._reclaims_taken = 0
         self._errors = 0
         self._is_failing = False
 
@@ -141,7 +143,10 @@ class ReplicaAgent:
         config = self._config
         try:
             answer = await self._store.report(
-                encode(report), lease_s=config.lease_s, leader_lease_s=config.leader_lease_s
+                encode(report),
+                encode(self._summary(report.demand)),
+                lease_s=config.lease_s,
+                leader_lease_s=config.leader_lease_s,
             )
             self._take(answer, sent_at)
             if self.is_leader:
@@ -153,6 +158,15 @@ class ReplicaAgent:
         except StoreError as error:
             self._failed(error)
 
+    def _summary(self, demand: ReplicaDemand) -> MemberSummary:
+        credits = self._credits.values()
+        return MemberSummary(
+            slots=sum(credit.slots for credit in credits),
+            tokens=sum(credit.tokens for credit in credits),
+            in_flight=sum(sum(use.slots) for use in demand.in_use.values()),
+            waiting=sum(waiting.requests for waiting in demand.waiting),
+        )
+
     @property
     def is_leader(self) -> bool:
         return self._leader.rpartition(":")[0] == self.replica
@@ -162,9 +176,10 @@ class ReplicaAgent:
         known = len(self._members)
         self._leader = answer.leader
         if was_cut_off and self.is_leader:
-            self._allocator.settle(max(known, len(answer.members)), sent_at)
-        if len(answer.members) >= known or self._state == "leased":
-            self._members = answer.members
+            self._allocator.settle(max(known, len(answer.shares)), sent_at)
+        self._shares = answer.shares
+        if len(answer.shares) >= known or self._state == "leased":
+            self._members = sorted(answer.shares)
         # The lease counts from when the report was sent: Redis started its own count later.
         self._valid_until = sent_at + self._config.lease_s
         if self._is_failing:
@@ -189,6 +204,7 @@ class ReplicaAgent:
         if grant.sequence and not self.is_ready:
             self.is_ready = True
             self._set_ready(True)
+        self._reclaims_taken += len(grant.reclaims)
         if grant.reclaims:
             self._pool.reclaim(grant.reclaims)
         self._pool.lease(grant.credits, hold_sheddable=False)
@@ -244,8 +260,15 @@ class ReplicaAgent:
             is_leader=self.is_leader,
             leader=self._leader,
             members=self._members,
+            shares={
+                name: summary
+                for name, data in self._shares.items()
+                if (summary := decode_summary(data)) is not None
+            },
+            capacity=self._pool.capacity(),
             credits=self._credits,
             grants_taken=self._grants_taken,
+            reclaims_taken=self._reclaims_taken,
             allocation_rounds=self._allocator.rounds,
             store_calls=self._store.calls,
             store_errors=self._errors,

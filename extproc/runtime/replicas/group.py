@@ -53,7 +53,7 @@ def join_group(
     """
     name = replica_name(config)
     if config.mode == "leased":
-        pool = LeasedController(driver.controller, driver.post, clock)
+        pool = LeasedController(driver.controller, driver.post, clock, fresh_s=config.lease_s / 2)
         agent = ReplicaAgent(config, name, build_store(config, name), pool, clock, set_ready)
         driver.lease = agent
         return agent

@@ -14,24 +14,27 @@ from extproc.core.credits import UNLIMITED, Credits, Reclaim, ReplicaDemand
 from extproc.core.events import CapacitiesLeased, CapacityLeased, Event, ReclaimRequested, SheddableHeld
 from extproc.core.types import EndpointId
 
-_FRESH_S = 2.0
-"""Measurements older than this say nothing about who still runs."""
-
 NOTHING = Credits(0, 0)
 
 
 class LeasedController:
-    """Joins one `FlowController` with its `ReplicaAgent`."""
+    """Joins one `FlowController` with its `ReplicaAgent`.
+
+    Measurements older than `fresh_s` say nothing about who still runs.
+    """
 
     def __init__(
         self,
         controller: FlowController,
         post: Callable[[Event], None],
         clock: Clock,
+        *,
+        fresh_s: float,
     ) -> None:
         self._controller = controller
         self._post = post
         self._clock = clock
+        self._fresh_s = fresh_s
         self._leased: dict[EndpointId, Credits] = {}
         self._holds_sheddable = False
 
@@ -42,7 +45,7 @@ class LeasedController:
         return self._controller.replica_demand()
 
     def measured(self) -> Mapping[str, int]:
-        horizon = self._clock.now() - _FRESH_S
+        horizon = self._clock.now() - self._fresh_s
         return {
             address: sample.running_requests + (sample.waiting_requests or 0)
             for _, address, sample in self._controller.endpoint_samples()

@@ -6,13 +6,15 @@ import msgspec
 
 from extproc.core.credits import Grant, Report
 from extproc.errors import PeerProtocolError
+from extproc.runtime.replicas.status import MemberSummary
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REPORTS = msgspec.msgpack.Decoder(Report)
 _GRANTS = msgspec.msgpack.Decoder(Grant)
+_SUMMARIES = msgspec.msgpack.Decoder(MemberSummary)
 
 
-def encode(letter: Report | Grant) -> bytes:
+def encode(letter: Report | Grant | MemberSummary) -> bytes:
     return _ENCODER.encode(letter)
 
 
@@ -30,3 +32,11 @@ def decode_grant(data: bytes) -> Grant:
         return _GRANTS.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise PeerProtocolError(f"a grant can't be read: {error}") from error
+
+
+def decode_summary(data: bytes) -> MemberSummary | None:
+    """None: unreadable; it is only shown."""
+    try:
+        return _SUMMARIES.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None

@@ -18,6 +18,8 @@ from extproc.runtime.replicas.store import ReplicaStore, StoreError
 
 logger = logging.getLogger(__name__)
 
+_TRIES_PER_LEASE = 4
+
 
 class Election(Protocol):
     """Where one of the replicas is elected; every call may raise StoreError."""
@@ -46,7 +48,7 @@ class RedisElection:
         return self._store.calls
 
     async def acquire(self) -> str:
-        answer = await self._store.report(b"", lease_s=self._lease_s, leader_lease_s=self._lease_s)
+        answer = await self._store.report(b"", b"", lease_s=self._lease_s, leader_lease_s=self._lease_s)
         return answer.leader.rpartition(":")[0]
 
     async def resign(self) -> None:
@@ -93,11 +95,14 @@ class StandbyMember:
         """One try to hold the lease. Never raises for the store's faults."""
         sent_at = self._clock.now()
         try:
-            self._holder = await self._election.acquire()
-        except StoreError as error:
+            # A call that hangs must not keep us active beyond the lease.
+            async with asyncio.timeout(self._config.lease_s / _TRIES_PER_LEASE):
+                self._holder = await self._election.acquire()
+        except (StoreError, TimeoutError) as error:
             self._errors += 1
             if not self._is_failing:
-                logger.warning("replica %s can't reach the election: %s", self.replica, error)
+                reason = str(error) or "no answer in time"
+                logger.warning("replica %s can't reach the election: %s", self.replica, reason)
             self._is_failing = True
         else:
             self._is_failing = False
@@ -133,8 +138,11 @@ class StandbyMember:
             is_leader=self._is_active,
             leader=self._holder,
             members=[self.replica],
+            shares={},
+            capacity={},
             credits={},
             grants_taken=self._terms,
+            reclaims_taken=0,
             allocation_rounds=0,
             store_calls=self._election.calls,
             store_errors=self._errors,

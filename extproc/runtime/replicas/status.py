@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from extproc.core.credits import Credits
+
+
+class MemberSummary(NamedTuple):
+    """What one replica tells all others of itself, in every report; requests and KV tokens."""
+
+    slots: int
+    tokens: int
+    in_flight: int
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +29,12 @@ class ReplicaStatus:
     is_leader: bool
     leader: str
     members: Sequence[str]
+    shares: Mapping[str, MemberSummary]
+    """What each member said of itself last."""
+    capacity: Mapping[str, Credits]
     credits: Mapping[str, Credits]
     grants_taken: int
+    reclaims_taken: int
     allocation_rounds: int
     store_calls: int
     store_errors: int

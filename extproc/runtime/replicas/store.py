@@ -3,8 +3,8 @@
 Each step is one Lua script, hence atomic: nobody sees a half-written table, and a leader that was paused
 can't write after another has taken over. Durations only, counted by Redis: clocks of machines may differ.
 
-Keys, all in one cluster slot: `{extproc:POOL}:` + `alive:REPLICA` (its lease), `reports`, `grants` (hashes
-by replica), `leader` (`REPLICA:EPOCH`), `epoch`, and the channel `wake`.
+Keys, all in one cluster slot: `{extproc:POOL}:` + `alive:REPLICA` (its lease), `reports`, `grants`,
+`shares` (hashes by replica), `leader` (`REPLICA:EPOCH`), `epoch`, and the channel `wake`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from extproc.errors import ExtprocError
 
 _REPORT = """
 local alive, reports, grants, leader, epoch = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local replica, report, lease_ms, leader_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local shares = KEYS[6]
+local replica, report, lease_ms, leader_ms, share = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 -- A lease that ran out took its credits with it, whatever the replica still believes.
 if redis.call('EXISTS', alive) == 0 then redis.call('HDEL', grants, replica) end
 redis.call('SET', alive, '1', 'PX', lease_ms)
 redis.call('HSET', reports, replica, report)
+redis.call('HSET', shares, replica, share)
 local holder = redis.call('GET', leader)
 if not holder then
   holder = replica .. ':' .. redis.call('INCR', epoch)
@@ -33,7 +35,7 @@ if not holder then
 elseif string.sub(holder, 1, #replica + 1) == replica .. ':' then
   redis.call('PEXPIRE', leader, leader_ms)
 end
-return {redis.call('HGET', grants, replica), holder, redis.call('HKEYS', reports)}
+return {redis.call('HGET', grants, replica), holder, redis.call('HGETALL', shares)}
 """
 
 _TABLE = """
@@ -55,6 +57,7 @@ end
 for index = 3 + 2 * writes, #ARGV do
   redis.call('HDEL', KEYS[1], ARGV[index])
   redis.call('HDEL', KEYS[2], ARGV[index])
+  redis.call('HDEL', KEYS[5], ARGV[index])
 end
 if writes > 0 then redis.call('PUBLISH', KEYS[4], 'grants') end
 return 1
@@ -64,6 +67,7 @@ _LEAVE = """
 redis.call('DEL', KEYS[1])
 redis.call('HDEL', KEYS[2], ARGV[1])
 redis.call('HDEL', KEYS[3], ARGV[1])
+redis.call('HDEL', KEYS[6], ARGV[1])
 local holder = redis.call('GET', KEYS[4])
 if holder and string.sub(holder, 1, #ARGV[1] + 1) == ARGV[1] .. ':' then redis.call('DEL', KEYS[4]) end
 redis.call('PUBLISH', KEYS[5], 'left')
@@ -84,11 +88,11 @@ def _translated(error: Exception) -> BaseException:
 
 
 class Answer(NamedTuple):
-    """What a replica learns when it reports. `leader` is `REPLICA:EPOCH`."""
+    """What a replica learns when it reports. `leader` is `REPLICA:EPOCH`; `shares` are by member."""
 
     grant: bytes | None
     leader: str
-    members: Sequence[str]
+    shares: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +141,16 @@ class ReplicaStore:
         except (redis.exceptions.RedisError, OSError, TimeoutError, ValueError) as error:
             raise _translated(error) from error
 
-    async def report(self, report: bytes, *, lease_s: float, leader_lease_s: float) -> Answer:
-        """Renew this replica's lease, leave its report, take or renew the leadership if it is free."""
-        keys = [f"alive:{self._replica}", "reports", "grants", "leader", "epoch"]
+    async def report(self, report: bytes, share: bytes, *, lease_s: float, leader_lease_s: float) -> Answer:
+        """Renew this replica's lease, leave its report, take or renew the leadership if it is free.
+
+        `share` is small: it goes to every other replica.
+        """
+        keys = [f"alive:{self._replica}", "reports", "grants", "leader", "epoch", "shares"]
         times = [int(lease_s * 1000), int(leader_lease_s * 1000)]
-        grant, leader, members = await self._call(_REPORT, keys, [self._replica, report, *times])
-        return Answer(grant, leader.decode(), sorted(member.decode() for member in members))
+        grant, leader, shares = await self._call(_REPORT, keys, [self._replica, report, *times, share])
+        names = [name.decode() for name in shares[::2]]
+        return Answer(grant, leader.decode(), dict(zip(names, shares[1::2], strict=True)))
 
     async def table(self) -> Table:
         reports, grants, alive = await self._call(_TABLE, ["reports", "grants", "alive:"], [])
@@ -156,12 +164,12 @@ class ReplicaStore:
     async def write(self, leader: str, grants: Mapping[str, bytes], forget: Sequence[str]) -> bool:
         """Leave grants and forget departed replicas; False: another leads by now, nothing was written."""
         letters: list[str | bytes] = [part for item in grants.items() for part in item]
-        keys = ["reports", "grants", "leader", "wake"]
+        keys = ["reports", "grants", "leader", "wake", "shares"]
         return bool(await self._call(_WRITE, keys, [leader, len(grants), *letters, *forget]))
 
     async def leave(self) -> None:
         """Give everything back: for a replica that has drained."""
-        keys = [f"alive:{self._replica}", "reports", "grants", "leader", "wake"]
+        keys = [f"alive:{self._replica}", "reports", "grants", "leader", "wake", "shares"]
         await self._call(_LEAVE, keys, [self._replica])
 
     async def wake_others(self) -> None:

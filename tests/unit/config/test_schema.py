@@ -35,6 +35,12 @@ def test_the_shipped_configuration_has_no_risks() -> None:
     assert config.flow_control.eviction.enabled
 
 
+def test_the_example_for_replicas_has_no_risks() -> None:
+    config = load_config(ROOT / "config" / "replicas.yaml")
+    assert list(risks(config)) == []
+    assert config.replicas.mode == "leased"
+
+
 def test_the_shipped_envoy_file_fits_the_defaults_and_the_shipped_configuration() -> None:
     document = parse_yaml((ROOT / "envoy" / "envoy.yaml").read_text())
     for config in (Config(), load_config(ROOT / "config" / "extproc.yaml")):

@@ -18,6 +18,7 @@ from extproc.core.commands import Command
 from extproc.core.concurrency import ConcurrencyDetectorConfig
 from extproc.core.config import FlowControlConfig
 from extproc.core.controller import FlowController
+from extproc.core.credits import Credits
 from extproc.core.events import (
     EndpointAdded,
     EndpointRemoved,
@@ -40,6 +41,8 @@ from extproc.runtime.health import HealthState
 from extproc.runtime.meters import Meters
 from extproc.runtime.pool_gauges import read_pool
 from extproc.runtime.pool_watch import EndpointStatus, SourceStatus
+from extproc.runtime.replicas.status import ReplicaStatus
+from extproc.runtime.replicas.view import read_group
 from extproc.runtime.scrape_target import ScrapeStatus
 from extproc.runtime.telemetry import Telemetry
 from tests.support.core import endpoint
@@ -52,6 +55,24 @@ CONFIG = FlowControlConfig(
     ceilings=StaticCeilingConfig(threshold=1.0),
     bands=tuple(BandConfig(priority=priority, max_requests=3) for priority in DECLARED),
     eviction=EvictionConfig(enabled=True),
+)
+
+
+LEASED = ReplicaStatus(
+    replica="r0",
+    state="leased",
+    is_leader=False,
+    leader="r1:4",
+    members=("r0", "r1"),
+    shares={},
+    capacity={"gpu:8000": Credits(8, 1000)},
+    credits={"gpu:8000": Credits(4, 500)},
+    grants_taken=1,
+    reclaims_taken=0,
+    allocation_rounds=0,
+    store_calls=10,
+    store_errors=0,
+    lease_left_s=2.0,
 )
 
 
@@ -106,6 +127,8 @@ class Bench:
         self.meters.add_source(lambda: reader.read(self.driver.statistics(), self.driver.inspect()))
         self.watch = Watch()
         self.meters.add_source(lambda: read_pool(self.watch))  # type: ignore[arg-type]
+        self.group = LEASED
+        self.meters.add_source(lambda: read_group(self.group))
         self.process = [0, False, 1]
         self.meters.add_source(lambda: read_process(*self.process))  # type: ignore[arg-type]
         self.endpoint = endpoint("gpu")
@@ -409,6 +432,43 @@ def a_model_server_fails(bench: Bench) -> Iterator[None]:
 def a_stream_ends(bench: Bench) -> Iterator[None]:
     yield
     bench.telemetry.stream_ended("complete")
+
+
+@case("extproc_replica_grants_total")
+@case("extproc_replica_reclaims_total", by=2)
+@case("extproc_replica_store_calls_total", by=3)
+@case("extproc_replica_lease_seconds", by=0.5)
+@case("extproc_replica_credits", by=-1, endpoint="gpu:8000", resource="requests")
+@case("extproc_replica_credits", by=-100, endpoint="gpu:8000", resource="tokens")
+@case("extproc_replica_members", by=1)
+def credits_move_to_a_newcomer(bench: Bench) -> Iterator[None]:
+    yield
+    bench.group = replace(
+        LEASED,
+        credits={"gpu:8000": Credits(3, 400)},
+        members=("r0", "r1", "r2"),
+        grants_taken=2,
+        reclaims_taken=2,
+        store_calls=13,
+        lease_left_s=2.5,
+    )
+
+
+@case("extproc_replica_leader")
+@case("extproc_replica_allocation_rounds_total", by=5)
+@case("extproc_replica_capacity", by=8, endpoint="gpu:8000", resource="requests")
+def a_replica_allocates(bench: Bench) -> Iterator[None]:
+    yield
+    capacity = {"gpu:8000": Credits(16, 1000)}
+    bench.group = replace(LEASED, is_leader=True, allocation_rounds=5, capacity=capacity)
+
+
+@case("extproc_replica_state", by=-1, state="leased")
+@case("extproc_replica_state", state="fallback")
+@case("extproc_replica_store_errors_total", by=7)
+def the_store_fails(bench: Bench) -> Iterator[None]:
+    yield
+    bench.group = replace(LEASED, state="fallback", store_errors=7)
 
 
 @case("extproc_task_failures_total", task="scrape")

@@ -69,3 +69,14 @@ def test_bad_endpoints_are_named(address: str) -> None:
 def test_without_extproc_a_list_is_needed() -> None:
     with pytest.raises(ExtprocError, match="list of endpoints"):
         render(EnvoySettings(use_extproc=False))
+
+
+def test_several_replicas_share_the_streams_and_take_over_what_a_dead_one_never_answered() -> None:
+    bootstrap = checked(render(EnvoySettings(further_extprocs=("127.0.0.1:9003", "127.0.0.1:9004"))))
+    cluster = bootstrap["static_resources"]["clusters"][0]
+    assert cluster["lb_policy"] == "LEAST_REQUEST"
+    assert len(cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]) == 3
+    assert cluster["health_checks"][0]["grpc_health_check"]
+    service = ext_proc_filter(EnvoySettings(further_extprocs=("127.0.0.1:9003",)))["grpc_service"]
+    assert "connect-failure" in str(service)
+    assert "retry_policy" not in str(ext_proc_filter(EnvoySettings()))
