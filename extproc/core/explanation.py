@@ -145,7 +145,10 @@ def _removed_by(asked: _Question, state: EndpointState) -> str | None:
         return "health: its one probe is under way"
     if not policies.detector.fits(state, asked.footprint, asked.ceiling, None, now):
         loads = policies.detector.endpoint_resources(state, now).items()
-        return "detector: full for it (" + ", ".join(f"{name} {value:.2f}" for name, value in loads) + ")"
+        amounts = [f"{name} {value:.2f}" for name, value in loads]
+        if state.leased_slots is not None:
+            amounts.append(f"of {state.leased_slots} slots leased to this replica")
+        return f"detector: full for it ({', '.join(amounts)})"
     if not policies.pacing.allows(state, asked.request, now):
         return "pacing: enough sheddable prompt tokens are being computed there"
     return None

@@ -235,7 +235,12 @@ class Application:
         """What would become of a request now. Raises ConfigError for a question that can't be read."""
         now = self.clock.now()
         request = read_question(question, self._surroundings, now, self.clock.wall_time())
-        return self.driver.controller.explain(request, now)
+        explanation = self.driver.controller.explain(request, now)
+        if self.group is not None and explanation.verdict == "wait":
+            share = why_credits_bind(self.group.status(), queued=1)
+            if share:
+                return dataclasses.replace(explanation, reason=f"{explanation.reason}; {share}")
+        return explanation
 
     def _show_group(self) -> JsonObject | None:
         if self.group is None:

@@ -26,10 +26,15 @@ OUR_CONFIG: dict[str, Any] = {
 class _NoopStack(LocalStack):
     """Envoy with the processor that does nothing in the place of ours."""
 
-    def start_extproc(self) -> None:
-        argv = [sys.executable, "-m", "extproc.bench.gateway.noop", str(self.extproc_port), self.endpoints[0]]
-        self._spawn("extproc", argv)
-        self.child("extproc").wait_until(lambda: accepts_connections(HOST, self.extproc_port), timeout_s=30)
+    def spawn_extproc(self, index: int = 0) -> None:
+        port = self.extproc_ports[index]
+        argv = [sys.executable, "-m", "extproc.bench.gateway.noop", str(port), self.endpoints[0]]
+        self._spawn(self.extproc_name(index), argv)
+
+    def wait_extproc(self, index: int = 0) -> None:
+        port = self.extproc_ports[index]
+        child = self.child(self.extproc_name(index))
+        child.wait_until(lambda: accepts_connections(HOST, port), timeout_s=30)
 
 
 @dataclass(slots=True)
