@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("extproc.cli.bench:bench", "measure: suites, load, single parts"),
     "check": ("extproc.cli.check:command", "check a configuration and print what is in force"),
     "demo": ("extproc.cli.demo:command", "one minute: the same load without and with flow control"),
+    "doctor": ("extproc.cli.doctor:command", "look at ports, Envoy, limits and servers, and say what to do"),
     "emulate": ("extproc.cli.emulate:emulate", "an emulated vLLM server on a port"),
     "envoy-config": ("extproc.cli.envoy_config:command", "print an Envoy bootstrap for given addresses"),
     "explain": ("extproc.cli.explain:explain", "what would become of a request now, and why"),

@@ -1,0 +1,186 @@
+"""The documentation can be trusted: links lead somewhere, commands run, settings load, names exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extproc.config.schema import Config, parse_config
+from extproc.exchange import names
+from extproc.runtime.catalogue import Kind, all_metrics
+from tests.e2e.test_readme import STAYS, commands
+from tests.support.compose import compose
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+SECTIONS = set(Config.__dataclass_fields__)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    return ["\n".join(line.removeprefix(indent) for line in body.splitlines()) for indent, body in found]
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    path = ROOT / page
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        assert not target.startswith("http"), f"{target}: the docs stand alone"
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        assert file.exists(), f"{page}: {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{page}: {target}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    for page in PAGES:
+        name = page.removeprefix("docs/")
+        if "/" not in name and name != "README.md":
+            assert f"]({name}" in index, name
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_example_configuration_loads(page: str) -> None:
+    for block in blocks(page, "yaml"):
+        if set(yaml.safe_load(block)) <= SECTIONS:
+            parse_config(block, source=page)
+        else:
+            assert "apiVersion" in block, block
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_diagram_has_a_kind_that_mermaid_knows(page: str) -> None:
+    for block in blocks(page, "mermaid"):
+        assert block.split()[0] in ("flowchart", "sequenceDiagram")
+        for kind in ("subgraph",):
+            assert len(re.findall(rf"^\s*{kind}\b", block, re.MULTILINE)) == len(
+                re.findall(r"^\s*end$", block, re.MULTILINE)
+            )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_metric_that_is_named_exists(page: str) -> None:
+    known = {"extproc_"}
+    for metric in all_metrics():
+        parts = ("_bucket", "_sum", "_count", "") if metric.kind is Kind.HISTOGRAM else ("",)
+        known |= {metric.name + part for part in parts}
+    for name in re.findall(r"\bextproc_[a-z_]+\b", (ROOT / page).read_text()):
+        assert name in known, f"{page}: {name}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_header_that_is_named_exists(page: str) -> None:
+    known = {value for value in vars(names).values() if isinstance(value, str)}
+    known |= {one for value in vars(names).values() if isinstance(value, tuple) for one in value}
+    for name in re.findall(
+        r"\bx-(?:llm-d|gateway|request|priority|vllm)[a-z-]*\b", (ROOT / page).read_text()
+    ):
+        assert name in known, f"{page}: {name}"
+
+
+def test_the_alerts_page_names_every_alert() -> None:
+    groups = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())["groups"]
+    alerts = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
+    table = set(re.findall(r"^\| (Extproc\w+) \|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE))
+    assert table == alerts
+
+
+# ---- commands
+
+ALL = sorted({line for page in PAGES for line in commands(page)})
+OURS = [line for line in ALL if line.startswith(".venv/bin/")]
+
+
+def kubectl(words: list[str]) -> None:
+    assert words[1] in ("apply", "create")
+    for option, file in pairwise(words):
+        if option == "-f":
+            assert (ROOT / file).exists(), file
+
+
+def helm(words: list[str]) -> None:
+    from helm_python import Chart
+
+    assert words[1:3] == ["install", "extproc"]
+    values: dict[str, object] = {}
+    for option, setting in pairwise(words):
+        if option == "--set":
+            path, _, value = setting.partition("=")
+            section, _, key = path.partition(".")
+            values[section] = {key: value}
+    with Chart.load(ROOT / words[3]) as chart:
+        rendered = "\n".join(chart.render(values=values, name="extproc").values())
+    for section in values.values():
+        assert isinstance(section, dict)
+        assert all(str(value) in rendered for value in section.values())
+
+
+def docker(words: list[str]) -> None:
+    if words[1] == "build":
+        assert (ROOT / words[words.index("-f") + 1]).exists()
+        return
+    assert words[1] == "compose"
+    services = compose()["services"]
+    for option, value in pairwise(words):
+        if option == "--scale":
+            assert value.partition("=")[0] in services
+        if option == "--profile":
+            assert any(value in service.get("profiles", ()) for service in services.values())
+
+
+def make(words: list[str]) -> None:
+    subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+
+
+FOREIGN: dict[str, Callable[[list[str]], None]] = {
+    "kubectl": kubectl,
+    "helm": helm,
+    "docker": docker,
+    "make": make,
+}
+
+
+@pytest.mark.parametrize("line", [line for line in ALL if line not in OURS])
+def test_a_command_of_another_tool_fits_our_files(line: str) -> None:
+    words = shlex.split(line)
+    FOREIGN[words[0]](words)
+
+
+@pytest.mark.parametrize("line", [line for line in OURS if line.startswith(STAYS)])
+def test_a_command_that_stays_is_the_readmes(line: str) -> None:
+    """Those are started and used by the README's tests."""
+    assert line in commands("README.md")
+
+
+@pytest.mark.parametrize("line", [line for line in OURS if not line.startswith(STAYS)])
+def test_a_command_that_ends_succeeds(line: str) -> None:
+    if line in commands("README.md"):
+        pytest.skip("run by the README's tests")
+    words = shlex.split(line)
+    assert words[0] == ".venv/bin/extproc"
+    done = subprocess.run(
+        [sys.executable, "-m", "extproc", *words[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
