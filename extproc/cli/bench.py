@@ -10,6 +10,7 @@ BENCH_COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module:attribute, one line for the overview)
     "batch": ("extproc.cli.bench_batch:batch", "a million-line batch job: memory, rates, store work"),
     "compare": ("extproc.cli.bench_suites:compare", "set two runs of a suite beside each other"),
+    "core": ("extproc.cli.bench_core:core", "what the policy core costs per request"),
     "gateway": ("extproc.cli.bench_gateway:gateway", "what the external processor costs through Envoy"),
     "list": ("extproc.cli.bench_suites:list_suites", "name the suites of both seed reports"),
     "report": ("extproc.cli.bench_suites:report", "one HTML file from finished runs"),

@@ -159,6 +159,11 @@ class AdaptiveHoldback:
             higher.valid_until = now + _LOOK_AGAIN_S
         return higher.ceiling
 
+    def shown(self, priority: int, now: float) -> Ceiling:
+        """What the last decision saw: computing afresh would shift when it is looked at again."""
+        higher = self._bands.get(priority)
+        return level(1.0) if higher is None else higher.ceiling
+
     def next_change(self, now: float) -> float | None:
         """While a reserve is kept, it is looked at again at short intervals.
 

@@ -17,7 +17,7 @@ from extproc.core.fairness import (
     GlobalStrictFairnessConfig,
     build_fairness,
 )
-from extproc.core.footprint import NO_FOOTPRINT, Footprint
+from extproc.core.footprint import NO_FOOTPRINT, Footprint, FootprintEstimator
 from extproc.core.heap import Entry, Key, RemovableHeap
 from extproc.core.ordering import FcfsOrderingConfig, OrderingConfig, build_ordering
 from extproc.core.pool import LaneKey
@@ -49,7 +49,7 @@ class BandConfig:
 class QueuedRequest:
     """One request in a queue. `ttl_s` is its effective TTL; `timers` are where it waits to expire."""
 
-    __slots__ = ("arrived_at", "entry", "footprint", "lane", "request", "timers", "ttl_s")
+    __slots__ = ("arrived_at", "entry", "estimate_version", "footprint", "lane", "request", "timers", "ttl_s")
 
     def __init__(
         self, request: Request, lane: LaneKey, footprint: Footprint, ttl_s: float | None, now: float
@@ -59,6 +59,7 @@ class QueuedRequest:
         self.footprint = footprint
         self.ttl_s = ttl_s
         self.arrived_at = now
+        self.estimate_version = -1
         self.entry: Entry[QueuedRequest] | None = None
         self.timers: list[tuple[RemovableHeap[QueuedRequest], Entry[QueuedRequest]]] = []
 
@@ -131,12 +132,13 @@ class Band:
         if queue.peek() is item.entry:
             self._rank(lane, flow)
 
-    def reestimate(self, item: QueuedRequest, footprint: Footprint) -> None:
-        """A queued request is now expected to take this much."""
-        old, item.footprint = item.footprint, footprint
-        if old != footprint:
-            total = self.queued_footprint.plus(footprint)
-            self.queued_footprint = total.minus(old)
+    def reestimate(self, item: QueuedRequest, estimator: FootprintEstimator) -> None:
+        """Brings a queued request's footprint up to what is known now."""
+        if item.estimate_version == estimator.version:
+            return
+        item.estimate_version = estimator.version
+        old, item.footprint = item.footprint, estimator.footprint(item.request)
+        self.queued_footprint = self.queued_footprint.plus(item.footprint).minus(old)
 
     def newest_first(self) -> Iterator[QueuedRequest]:
         """Queued requests, latest arrival first."""

@@ -83,9 +83,7 @@ class Books:
         policies.detector.endpoint_sampled(endpoint, now)
         policies.pacing.sampled(endpoint, now)
         if sample is not None and sample.kv_block_tokens:
-            # Footprints are whole blocks; with several block sizes in a pool the largest is the safe one.
-            estimator = policies.estimator
-            estimator.block_tokens = max(estimator.block_tokens, sample.kv_block_tokens)
+            policies.estimator.use_blocks(sample.kv_block_tokens)
         self.touch(endpoint, now)
 
     def install(self, policies: Policies, now: float) -> None:

@@ -82,7 +82,7 @@ class CapacityDetector:
             self._take_out(endpoint, model)
         model.refresh()
         self._add(model, 1)
-        self._largest = max(self._largest[0], model.slots), max(self._largest[1], model.kv_tokens)
+        self._grow_largest(model)
         slots, kv = model.slots_ratio, model.kv_ratio
         self._entries[endpoint] = (
             self._by_saturation.push((max(slots, kv),), endpoint),
@@ -99,11 +99,9 @@ class CapacityDetector:
         model = self._models.pop(endpoint, None)
         if model is not None:
             self._take_out(endpoint, model)
-            rows = self._models.values()
-            self._largest = (
-                max((m.slots for m in rows), default=1.0),
-                max((m.kv_tokens for m in rows), default=1.0),
-            )
+            self._largest = (1.0, 1.0)
+            for other in self._models.values():
+                self._grow_largest(other)
 
     def request_ended(self, entry: InflightRequest, output_tokens: int | None, now: float) -> None:
         model = self._models.get(entry.endpoint)
@@ -193,6 +191,9 @@ class CapacityDetector:
 
     def next_change(self, now: float) -> float | None:
         return None
+
+    def _grow_largest(self, model: EndpointModel) -> None:
+        self._largest = max(self._largest[0], model.slots), max(self._largest[1], model.kv_tokens)
 
     def _take_out(self, endpoint: EndpointState, model: EndpointModel) -> None:
         saturation, slots, kv = self._entries.pop(endpoint)

@@ -41,6 +41,9 @@ class ConcurrencyDetectorConfig:
         checks.at_least("max_token_concurrency", 1, 1e12).at_least("burst_fraction", 0, 100).finish()
 
 
+_NET_RATIO, _RATIO = 6, 7
+
+
 class _Share(NamedTuple):
     """What one endpoint adds to the pool's sums: six counts, then the ratios of mode hybrid."""
 
@@ -54,6 +57,9 @@ class _Share(NamedTuple):
     ratio: float
 
 
+_NOTHING = _Share(0, 0, 0, 0, 0, 0, 0.0, 0.0)
+
+
 class ConcurrencyDetector:
     """Needs no endpoint to report anything."""
 
@@ -63,17 +69,13 @@ class ConcurrencyDetector:
     def __init__(self, config: ConcurrencyDetectorConfig) -> None:
         self._config = config
         self._shares: dict[EndpointState, _Share] = {}
-        self._sums = [0, 0, 0, 0, 0, 0]
-        self._ratios = [0.0, 0.0]
+        self._sums = [0.0] * 8
         self._changes = 0
 
     def endpoint_changed(self, endpoint: EndpointState, now: float) -> None:
-        old = self._shares.get(endpoint)
-        new = self._share(endpoint)
-        self._shares[endpoint] = new
-        self._add(new, 1)
-        if old is not None:
-            self._add(old, -1)
+        old = self._shares.get(endpoint, _NOTHING)
+        self._shares[endpoint] = new = self._share(endpoint)
+        self._replace(old, new)
 
     def endpoint_sampled(self, endpoint: EndpointState, now: float) -> None:
         return
@@ -84,7 +86,7 @@ class ConcurrencyDetector:
     def endpoint_closed(self, endpoint: EndpointState) -> None:
         old = self._shares.pop(endpoint, None)
         if old is not None:
-            self._add(old, -1)
+            self._replace(old, _NOTHING)
 
     def saturation(self, candidates: Candidates, now: float) -> float:
         return self._saturation(candidates, None)
@@ -101,7 +103,7 @@ class ConcurrencyDetector:
         }
 
     def capacity(self, now: float) -> Footprint:
-        return Footprint(self._sums[4], self._sums[5], self._sums[5])
+        return Footprint(int(self._sums[4]), int(self._sums[5]), int(self._sums[5]))
 
     def whole_capacity(self, endpoint: EndpointState) -> Footprint | None:
         max_requests, max_tokens = self._whole(endpoint)
@@ -166,10 +168,10 @@ class ConcurrencyDetector:
 
     def _saturation(self, candidates: Candidates, promised: Footprint | None) -> float:
         if candidates.is_whole_pool:
-            sums, ratios, count = self._sums, self._ratios, len(self._shares)
+            sums, count = self._sums, len(self._shares)
         else:
             shares = [self._shares[e] for e in candidates if e in self._shares]
-            sums, ratios, count = _sum(shares), _sum_ratios(shares), len(shares)
+            sums, count = _sum(shares), len(shares)
         if not count:
             return 1.0
         is_net = promised is not None
@@ -179,10 +181,10 @@ class ConcurrencyDetector:
         if self._config.mode == "tokens":
             return _ratio(sums[1] - (sums[3] + freed.tokens if is_net else 0), sums[5])
         if not is_net:
-            return ratios[0] / count
+            return sums[_RATIO] / count
         # What is freed comes off the mean at the average endpoint's rate, whichever resource it helps less.
         relief = min(_ratio(freed.requests * count, sums[4]), _ratio(freed.tokens * count, sums[5]))
-        return (ratios[1] - relief) / count
+        return (sums[_NET_RATIO] - relief) / count
 
     def _whole(self, endpoint: EndpointState) -> tuple[int, int]:
         config, own = self._config, endpoint.endpoint
@@ -198,21 +200,20 @@ class ConcurrencyDetector:
             max_tokens = min(max_tokens, endpoint.leased_kv_tokens)
         requests, tokens = endpoint.requests, endpoint.tokens
         revoked = endpoint.revoked_requests, endpoint.revoked_tokens
+        if self._config.mode != "hybrid":
+            return _Share(requests, tokens, *revoked, max_requests, max_tokens, 0.0, 0.0)
         ratio = max(_ratio(requests, max_requests), _ratio(tokens, max_tokens))
         net = max(_ratio(requests - revoked[0], max_requests), _ratio(tokens - revoked[1], max_tokens))
         return _Share(requests, tokens, *revoked, max_requests, max_tokens, net, ratio)
 
-    def _add(self, share: _Share, sign: int) -> None:
-        sums = self._sums
-        for index in range(6):
-            sums[index] += sign * int(share[index])
-        self._ratios[0] += sign * share.ratio
-        self._ratios[1] += sign * share.net_ratio
+    def _replace(self, old: _Share, new: _Share) -> None:
         self._changes += 1
-        if self._changes > 2 * len(self._shares) + 64:
+        if self._changes > len(self._shares) + 64:
             # Float sums drift; summing afresh once per pool's worth of changes keeps that O(1) each.
             self._changes = 0
-            self._ratios = _sum_ratios(self._shares.values())
+            self._sums = _sum(self._shares.values())
+        else:
+            self._sums = [t - o + n for t, o, n in zip(self._sums, old, new, strict=True)]
 
 
 def _ratio(load: float, capacity: float) -> float:
@@ -220,14 +221,6 @@ def _ratio(load: float, capacity: float) -> float:
     return load / capacity if capacity > 0 else 1.0
 
 
-def _sum(shares: Iterable[_Share]) -> list[int]:
-    sums = [0, 0, 0, 0, 0, 0]
-    for share in shares:
-        for index in range(6):
-            sums[index] += int(share[index])
-    return sums
-
-
-def _sum_ratios(shares: Iterable[_Share]) -> list[float]:
-    rows = list(shares)
-    return [math.fsum(row.ratio for row in rows), math.fsum(row.net_ratio for row in rows)]
+def _sum(shares: Iterable[_Share]) -> list[float]:
+    columns = list(zip(*shares, strict=True))
+    return [math.fsum(column) for column in columns] if columns else [0.0] * 8

@@ -89,12 +89,14 @@ class FlowController:
 
     def next_wakeup(self) -> float | None:
         """When to hand in `TimerFired` if nothing else happens before; None: not needed."""
-        times = [self._queues.next_expiry(), self._revocations.next_wakeup(self._now)]
+        now, policies = self._now, self._books.policies
+        times = [self._queues.next_expiry(), self._revocations.next_wakeup(now)]
         if self._dispatcher.gated:
-            policies = self._books.policies
-            times.append(policies.ceilings.next_change(self._now))
-            times.append(policies.detector.next_change(self._now))
-            times.append(policies.pacing.next_change(self._now))
+            # What a policy expected to change by the last pass, that pass has taken into account.
+            for policy in (policies.ceilings, policies.detector, policies.pacing):
+                change = policy.next_change(now)
+                if change is not None and change > self._dispatcher.passed_at:
+                    times.append(change)
         return min((time for time in times if time is not None), default=None)
 
     def _create_bands(self, config: FlowControlConfig) -> None:
@@ -232,6 +234,7 @@ class FlowController:
             ttl_s = min(max(0.0, ttl_s), config.max_ttl_s)
         footprint = self._books.policies.estimator.footprint(request)
         item = QueuedRequest(request, self._pool.lane_key(request), footprint, ttl_s, now)
+        item.estimate_version = self._books.policies.estimator.version
         self._demand.enter(request.priority)
         self._queues.push(item, config.no_endpoint_ttl_s, now)
         return item

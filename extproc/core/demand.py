@@ -30,9 +30,9 @@ class DemandTracker:
             del self._counts[priority]
             self._idle_since[priority] = now
 
-    def forget_before(self, horizon: float) -> None:
-        """Drops priorities that have had no request since `horizon`."""
-        for priority in [p for p, since in self._idle_since.items() if since <= horizon]:
+    def forget_idle(self, window_s: float, now: float) -> None:
+        """Drops priorities that have had no request for `window_s`."""
+        for priority in [p for p, since in self._idle_since.items() if since + window_s <= now]:
             del self._idle_since[priority]
             self._sorted.remove(priority)
 

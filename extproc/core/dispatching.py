@@ -60,12 +60,15 @@ class Dispatcher:
         self.gated: set[int] = set()
         """Priorities whose head was held back in the last pass."""
         self.is_sheddable_held = False
+        self.passed_at = float("-inf")
+        """When the last pass ran."""
         self._books = books
         self._tally = tally
 
     def run(self, now: float, commands: list[Command]) -> None:
         """Dispatches all that may go now."""
         self.gated.clear()
+        self.passed_at = now
         if not self.queues or self.queues.is_pool_empty:
             return
         closed = _Closed()
@@ -105,7 +108,7 @@ class Dispatcher:
         ceiling = self._books.policies.ceilings.ceiling(band.priority, now)
         while (item := band.head(closed.lanes)) is not None:
             candidates = self._books.pool.candidates(item.lane)
-            band.reestimate(item, self._books.policies.estimator.footprint(item.request))
+            band.reestimate(item, self._books.policies.estimator)
             pick = self._pick(item, candidates, closed, ceiling, now)
             if pick is None and len(candidates):
                 pick = self._evict_for(item, band, candidates, closed, ceiling, now, commands)

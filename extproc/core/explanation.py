@@ -84,7 +84,7 @@ def explain(dispatcher: Dispatcher, books: Books, request: Request, now: float) 
         lane,
         candidates=books.pool.candidates(lane),
         footprint=policies.estimator.footprint(request),
-        ceiling=policies.ceilings.ceiling(request.priority, now),
+        ceiling=policies.ceilings.shown(request.priority, now),
         now=now,
     )
     detector, candidates = policies.detector, asked.candidates

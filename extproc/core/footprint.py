@@ -67,6 +67,8 @@ class FootprintEstimator:
 
     def __init__(self, config: FootprintConfig, block_tokens: int = 16) -> None:
         self.block_tokens = block_tokens
+        self.version = 0
+        """Grows whenever an estimate may have changed."""
         self._config = config
         self._lengths = OutputLengths(config.output_quantile, config.min_samples)
 
@@ -74,6 +76,13 @@ class FootprintEstimator:
         """A completed request's true output length."""
         if self._config.learn_output:
             self._lengths.observe(request, output_tokens)
+            self.version += 1
+
+    def use_blocks(self, block_tokens: int) -> None:
+        """An engine's block size; with several in a pool the largest is the safe one."""
+        if block_tokens > self.block_tokens:
+            self.block_tokens = block_tokens
+            self.version += 1
 
     def footprint(self, request: Request) -> Footprint:
         config = self._config

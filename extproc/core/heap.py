@@ -98,11 +98,16 @@ class RemovableHeap(Generic[T]):
     def ascending(self) -> Iterator[T]:
         """Living items lowest first, without removing them; the cost is that of what is consumed.
 
-        Walks the heap's tree with a frontier, O(k log k) for the first k items.
+        Walks the heap's tree with a frontier, O(k log k) for the first k items; tombstones at the top are
+        cleared first, those deeper are walked over.
         """
-        self.peek()  # drops the tombstones at the top, where the last best items were
+        top = self.peek()
+        if top is None or top.item is None:
+            return
+        yield top.item
         heap = self._heap
-        frontier = [(heap[0][0], heap[0][1], 0)] if heap else []
+        frontier = [(heap[child][0], heap[child][1], child) for child in (1, 2) if child < len(heap)]
+        heapq.heapify(frontier)
         while frontier:
             _, _, index = heapq.heappop(frontier)
             item = heap[index][2].item

@@ -19,6 +19,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -32,6 +33,10 @@ from extproc.core.footprint import Footprint
 class CeilingPolicy(Protocol):
     def ceiling(self, priority: int, now: float) -> Ceiling:
         """The band's ceiling now; 0 closes it."""
+        ...
+
+    def shown(self, priority: int, now: float) -> Ceiling:
+        """The same for views: asking must not change any later answer."""
         ...
 
     def booked(self, priority: int, footprint: Footprint, now: float) -> None:
@@ -109,8 +114,14 @@ class SoftReflectiveConfig:
         FieldChecks(self).above("period_s", 0, 3600).at_least("demand_window_s", 0, 86_400).finish()
 
 
-class _Fixed:
+class _Fixed(ABC):
     """What policies that don't learn have in common."""
+
+    @abstractmethod
+    def ceiling(self, priority: int, now: float) -> Ceiling: ...
+
+    def shown(self, priority: int, now: float) -> Ceiling:
+        return self.ceiling(priority, now)
 
     def booked(self, priority: int, footprint: Footprint, now: float) -> None:
         return
@@ -149,7 +160,7 @@ class RankedBands:
         self._window_s = window_s
 
     def lowest_first(self, now: float) -> Sequence[int]:
-        self._demand.forget_before(now - self._window_s)
+        self._demand.forget_idle(self._window_s, now)
         priorities = self._demand.priorities()
         return sorted(self._declared.union(priorities)) if self._declared else priorities
 

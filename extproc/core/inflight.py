@@ -47,7 +47,6 @@ class InflightLedger:
         self._entries: dict[RequestId, InflightRequest] = {}
         self._by_priority: dict[int, Footprint] = {}
         self._sequence = 0
-        self.total = NO_FOOTPRINT
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -101,11 +100,8 @@ class InflightLedger:
         return entry
 
     def _count(self, priority: int, footprint: Footprint, sign: int) -> None:
-        held = self.of_priority(priority)
-        if sign > 0:
-            self.total, left = self.total.plus(footprint), held.plus(footprint)
-        else:
-            self.total, left = self.total.minus(footprint), held.minus(footprint)
+        held = self._by_priority.get(priority, NO_FOOTPRINT)
+        left = held.plus(footprint) if sign > 0 else held.minus(footprint)
         if left.requests:
             self._by_priority[priority] = left
         else:

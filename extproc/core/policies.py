@@ -52,6 +52,7 @@ class PolicyBuilder:
     def rebuild(self, config: FlowControlConfig, old_config: FlowControlConfig, old: Policies) -> Policies:
         """New policies where the configuration differs; victims are always indexed afresh."""
         new = self.build(config)
+        new.estimator.version = old.estimator.version + 1
         if config.footprint == old_config.footprint:
             new.estimator = old.estimator
         if config.pacing == old_config.pacing:

@@ -14,6 +14,9 @@ from extproc.core.band import Band, BandConfig, QueuedRequest
 from extproc.core.heap import RemovableHeap
 from extproc.core.types import RequestId
 
+_ROUNDING_S = 1e-3
+"""Sums of times may differ in their last bits; looking for overdue requests so much too early is harmless."""
+
 BandTemplate = Callable[[int], BandConfig]
 
 
@@ -34,6 +37,7 @@ class RequestQueues:
         self._deadlines: RemovableHeap[QueuedRequest] = RemovableHeap()
         self._empty_since: float | None = None
         self._empty_total_s = 0.0
+        self._nothing_due_before = float("inf")
 
     def __len__(self) -> int:
         return self.requests
@@ -63,6 +67,7 @@ class RequestQueues:
         """Starts or stops the clock that charges waiting without endpoints."""
         if is_empty and self._empty_since is None:
             self._empty_since = now
+            self._nothing_due_before = now
         elif not is_empty and self._empty_since is not None:
             self._empty_total_s += now - self._empty_since
             self._empty_since = None
@@ -109,13 +114,18 @@ class RequestQueues:
         self._items[item.request.id] = item
         self.requests += 1
         self.bytes += item.request.size_bytes
+        soonest = float("inf")
         if item.ttl_s is not None:
-            served_clock = now - self._empty_s(now)
-            self._start(item, self._ttls, served_clock + item.ttl_s)
+            self._start(item, self._ttls, now - self._empty_s(now) + item.ttl_s)
+            soonest = now + item.ttl_s
         if no_endpoint_ttl_s is not None:
             self._start(item, self._no_endpoint_ttls, self._empty_s(now) + no_endpoint_ttl_s)
-        if item.request.deadline_s is not None:
-            self._start(item, self._deadlines, item.request.deadline_s)
+            soonest = min(soonest, now + no_endpoint_ttl_s)
+        deadline_s = item.request.deadline_s
+        if deadline_s is not None:
+            self._start(item, self._deadlines, deadline_s)
+            soonest = min(soonest, deadline_s)
+        self._nothing_due_before = min(self._nothing_due_before, soonest - _ROUNDING_S)
 
     def reconfigure(self, band_config: BandTemplate, max_requests: int | None, max_bytes: int | None) -> None:
         """New limits and band policies; queued requests stay, in order of arrival where policies changed."""
@@ -144,12 +154,15 @@ class RequestQueues:
 
     def pop_overdue(self, now: float) -> tuple[QueuedRequest, bool] | None:
         """Takes out one request whose time is up, and whether that was its deadline; None if none is."""
+        if now < self._nothing_due_before:
+            return None
         for when, heap in self._expiries():
             if when <= now:
                 item = heap.peek_item()
                 assert item is not None
                 self.remove(item)
                 return item, heap is self._deadlines
+        self._nothing_due_before = self.next_expiry() or float("inf")
         return None
 
     def _expiries(self) -> list[tuple[float, RemovableHeap[QueuedRequest]]]:

@@ -36,7 +36,7 @@ def _band(dispatcher: Dispatcher, books: Books, tally: Tally, priority: int, now
     band = dispatcher.queues.bands.get(priority)
     counts = tally.band(priority, now)
     inflight = books.ledger.of_priority(priority)
-    ceilings = books.policies.ceilings.ceiling(priority, now)
+    ceilings = books.policies.ceilings.shown(priority, now)
     return BandStatistics(
         priority=priority,
         queued_requests=0 if band is None else len(band),
