@@ -193,7 +193,7 @@ class ObservationConfig:
 
     fraction: float = 0.01
     all_below_per_s: float = 5.0
-    max_per_s: float = 2.0
+    max_per_s: float = 1.0
     max_captured_bytes: int = 1024 * 1024
 
     def __post_init__(self) -> None:

@@ -13,7 +13,6 @@ from extproc.stack.envoy import EnvoySettings, ProcessingMode
 from extproc.stack.local import HOST, LocalStack
 from extproc.stack.process import accepts_connections
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 OUR_CONFIG: dict[str, Any] = {
@@ -47,9 +46,9 @@ class Arm:
     failures: int = field(default=0)
 
     def cpu_s(self, child: str) -> float:
-        """CPU seconds that a child has used so far, user and system."""
-        fields = Path(f"/proc/{self.stack.child(child).pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        """CPU seconds that the living threads of a child have used so far, to the nanosecond."""
+        threads = Path(f"/proc/{self.stack.child(child).pid}/task").iterdir()
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
     def rss_mib(self) -> float:
         """Resident memory of the processor."""

@@ -48,13 +48,16 @@ def build_request(tokens: int) -> bytes:
 
 
 class _Connection(asyncio.Protocol):
-    """Sends until told to stop; `done` is set when its last answer is in."""
+    """Sends until told to stop; `done` is set when its last answer is in. With `every_s` it keeps a pace."""
 
-    def __init__(self, request: bytes, leg: Leg, budget: list[int], stop_at: float) -> None:
+    def __init__(
+        self, request: bytes, leg: Leg, budget: list[int], stop_at: float, every_s: float = 0.0
+    ) -> None:
         self._request = request
         self._leg = leg
         self._budget = budget
         self._stop_at = stop_at
+        self._every_s = every_s
         self._now = SystemClock().now  # the loop's own clock counts whole milliseconds
         self._transport: asyncio.Transport | None = None
         self._sent_at = 0.0
@@ -84,7 +87,11 @@ class _Connection(asyncio.Protocol):
             self._leg.requests += 1
             self._leg.latencies_s.append(now - self._sent_at)
             if now < self._stop_at and self._budget[0] > 0:
-                self._send()
+                pause_s = self._every_s - (now - self._sent_at)
+                if pause_s > 0:
+                    asyncio.get_running_loop().call_later(pause_s, self._send)
+                else:
+                    self._send()
                 return
         else:
             self._leg.failures += 1
@@ -95,21 +102,32 @@ class _Connection(asyncio.Protocol):
 
     def _send(self) -> None:
         assert self._transport is not None
+        if self._transport.is_closing():
+            return
         self._budget[0] -= 1
         self._head = self._tail = b""
         self._sent_at = self._now()
         self._transport.write(self._request)
 
 
-async def run_leg(port: int, tokens: int, concurrency: int, seconds: float, limit: int = 1 << 60) -> Leg:
-    """Keep `concurrency` requests open for `seconds`, or until `limit` were sent."""
+async def run_leg(
+    port: int,
+    tokens: int,
+    concurrency: int,
+    seconds: float,
+    *,
+    limit: int = 1 << 60,
+    rate_per_s: float | None = None,
+) -> Leg:
+    """Keep `concurrency` requests open for `seconds`, or until `limit` were sent; or send `rate_per_s`."""
     loop = asyncio.get_running_loop()
     request, leg, budget = build_request(tokens), Leg(), [limit]
+    every_s = concurrency / rate_per_s if rate_per_s else 0.0
     now = SystemClock().now
     started = now()
     pairs = [
         await loop.create_connection(
-            lambda: _Connection(request, leg, budget, started + seconds), "127.0.0.1", port
+            lambda: _Connection(request, leg, budget, started + seconds, every_s), "127.0.0.1", port
         )
         for _ in range(concurrency)
     ]

@@ -21,6 +21,7 @@ from extproc.errors import ExtprocError
 
 ALL_ARMS = ("envoy", "noop", "lean", "duplex")
 _WARM_UP_S = 0.3
+_PACE_PER_S = 150.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,12 @@ class GatewayPlan:
     @classmethod
     def quick(cls) -> GatewayPlan:
         """Ends within 50 seconds."""
-        return cls(rounds=1, leg_s=0.6, memory_requests=3_000)
+        return cls(rounds=2, leg_s=0.35, memory_requests=3_000)
 
 
 @dataclass(slots=True)
 class Row:
-    """One cell of one arm, over all rounds. `cpu_us` is microseconds per request, by process."""
+    """One cell of one arm: medians over the rounds. `cpu_us` is microseconds per request, by process."""
 
     arm: str
     tokens: int
@@ -54,7 +55,7 @@ class Row:
     p99_ms: float = 0.0
     cpu_us: dict[str, float] = field(default_factory=dict)
     _legs: list[Leg] = field(default_factory=list)
-    _cpu_s: dict[str, float] = field(default_factory=dict)
+    _costs_us: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, leg: Leg, cpu_s: dict[str, float]) -> None:
         """Take in one more round."""
@@ -65,8 +66,9 @@ class Row:
         self.p50_ms = 1000 * statistics.median(each.quantile_s(0.5) for each in self._legs)
         self.p99_ms = 1000 * statistics.median(each.quantile_s(0.99) for each in self._legs)
         for name, seconds in cpu_s.items():
-            self._cpu_s[name] = self._cpu_s.get(name, 0.0) + seconds
-            self.cpu_us[name] = 1e6 * self._cpu_s[name] / max(self.requests, 1)
+            costs = self._costs_us.setdefault(name, [])
+            costs.append(1e6 * seconds / max(leg.requests, 1))
+            self.cpu_us[name] = statistics.median(costs)
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
@@ -113,38 +115,40 @@ async def measure(plan: GatewayPlan, on_leg: Callable[[str], None] = lambda text
                     on_leg(f"{arm.name}: {cell[0]} chunks, concurrency {cell[1]}")
                     await _measure_cell(arm, rows[arm.name, cell], plan.leg_s)
         lean = next((arm for arm in arms if arm.name == "lean"), None)
-        growth = 0.0
+        growth, ratio = 0.0, None
         if lean is not None:
+            on_leg("lean: 16 against 256 chunks at one pace")
+            ratio = await _ratio_by_tokens(lean, plan)
             on_leg(f"lean: memory over {plan.memory_requests} requests")
             growth = await _memory_growth(lean, plan.memory_requests)
         for arm in arms:
             arm.stack.check()
-    return _result(plan, list(rows.values()), growth)
+    return _result(plan, list(rows.values()), growth, ratio)
 
 
 def _cells(plan: GatewayPlan) -> list[tuple[int, int]]:
-    """(chunks, concurrency); 16 chunks at one concurrency only, to be compared with 256."""
-    cells = [(tokens, concurrency) for tokens in plan.tokens for concurrency in plan.concurrencies]
-    return [*cells, (16, 64)] if 256 in plan.tokens and 64 in plan.concurrencies else cells
+    """(chunks per answer, concurrency)."""
+    return [(tokens, concurrency) for tokens in plan.tokens for concurrency in plan.concurrencies]
 
 
-async def _measure_cell(arm: Arm, row: Row, seconds: float) -> None:
-    children = {"envoy": "envoy"} | ({"processor": "extproc"} if arm.has_processor else {})
-    before = {name: arm.cpu_s(child) for name, child in children.items()}
-    leg = await run_leg(arm.stack.envoy_port, row.tokens, row.concurrency, seconds)
-    row.add(leg, {name: arm.cpu_s(child) - before[name] for name, child in children.items()})
+async def _ratio_by_tokens(arm: Arm, plan: GatewayPlan) -> float:
+    """CPU time of the processor per request with 256 chunks over that with 16, at the same requests/s.
+
+    At full speed the longer answers would slow Envoy down, fewer requests would share a wake-up of the event
+    loop, and each would cost more for that reason alone.
+    """
+    costs: dict[int, list[float]] = {16: [], 256: []}
+    for number in range(2 * max(plan.rounds, 4)):
+        for tokens in (16, 256) if number % 2 == 0 else (256, 16):
+            before = arm.cpu_s("extproc")
+            leg = await run_leg(arm.stack.envoy_port, tokens, 16, plan.leg_s / 2, rate_per_s=_PACE_PER_S)
+            costs[tokens].append((arm.cpu_s("extproc") - before) / max(leg.requests, 1))
+    return statistics.median(costs[256]) / statistics.median(costs[16])
 
 
-async def _memory_growth(arm: Arm, requests: int) -> float:
-    """MiB that the processor's memory grew over `requests`, after as many again had been served before."""
-    port = arm.stack.envoy_port
-    await run_leg(port, 1, 64, 600.0, limit=max(requests // 5, 1))
-    before = arm.rss_mib()
-    await run_leg(port, 1, 64, 600.0, limit=requests)
-    return arm.rss_mib() - before
-
-
-def _result(plan: GatewayPlan, rows: Sequence[Row], growth: float) -> GatewayResult:
+def _result(
+    plan: GatewayPlan, rows: Sequence[Row], growth: float, ratio_by_tokens: float | None
+) -> GatewayResult:
     def find(arm: str, tokens: int, concurrency: int) -> Row | None:
         wanted = (arm, tokens, concurrency)
         return next((row for row in rows if (row.arm, row.tokens, row.concurrency) == wanted), None)
@@ -153,24 +157,17 @@ def _result(plan: GatewayPlan, rows: Sequence[Row], growth: float) -> GatewayRes
     ours, floor = (
         [row.cpu_us["processor"] for cell in shared if (row := find(arm, *cell))] for arm in ("lean", "noop")
     )
-    long, short = find("lean", 256, 64), find("lean", 16, 64)
     first = min(plan.concurrencies)
     lean, alone = find("lean", 1, first), find("envoy", 1, first)
     return GatewayResult(
         rows=tuple(rows),
         cpu_ratio_vs_noop=sum(ours) / sum(floor) if ours and sum(floor) else None,
-        cpu_ratio_256_vs_16_tokens=_ratio(long, short),
+        cpu_ratio_256_vs_16_tokens=ratio_by_tokens,
         added_p50_ms=lean.p50_ms - alone.p50_ms if lean and alone else None,
         added_p99_ms=lean.p99_ms - alone.p99_ms if lean and alone else None,
         rss_growth_mib=growth,
         memory_requests=plan.memory_requests,
     )
-
-
-def _ratio(above: Row | None, below: Row | None) -> float | None:
-    if above is None or below is None or not below.cpu_us["processor"]:
-        return None
-    return above.cpu_us["processor"] / below.cpu_us["processor"]
 
 
 @contextlib.contextmanager
