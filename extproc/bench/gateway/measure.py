@@ -146,6 +146,22 @@ async def _ratio_by_tokens(arm: Arm, plan: GatewayPlan) -> float:
     return statistics.median(costs[256]) / statistics.median(costs[16])
 
 
+async def _measure_cell(arm: Arm, row: Row, seconds: float) -> None:
+    children = {"envoy": "envoy"} | ({"processor": "extproc"} if arm.has_processor else {})
+    before = {name: arm.cpu_s(child) for name, child in children.items()}
+    leg = await run_leg(arm.stack.envoy_port, row.tokens, row.concurrency, seconds)
+    row.add(leg, {name: arm.cpu_s(child) - before[name] for name, child in children.items()})
+
+
+async def _memory_growth(arm: Arm, requests: int) -> float:
+    """MiB that the processor's memory grew over `requests`, after a fifth as many had been served before."""
+    port = arm.stack.envoy_port
+    await run_leg(port, 1, 64, 600.0, limit=max(requests // 5, 1))
+    before = arm.rss_mib()
+    await run_leg(port, 1, 64, 600.0, limit=requests)
+    return arm.rss_mib() - before
+
+
 def _result(
     plan: GatewayPlan, rows: Sequence[Row], growth: float, ratio_by_tokens: float | None
 ) -> GatewayResult:
