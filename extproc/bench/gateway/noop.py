@@ -1,23 +1,25 @@
-"""An external processor that does nothing but name one fixed endpoint: the floor of what Python can do here.
+"""An external processor that does nothing but name one fixed endpoint: what such a server in Python costs.
 
-`python -m extproc.bench.gateway.noop PORT DESTINATION`. Same gRPC server, event loop and protobuf runtime as
-ours; every answer is a constant. It knows no flow control: that is its purpose.
+`python -m extproc.bench.gateway.noop PORT DESTINATION`. Written the usual way, as an asynchronous
+generator over protobuf messages, on the same gRPC library, event loop and protobuf runtime as ours. It
+knows no flow control: that is its purpose.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import uvloop
 
-from extproc.exchange.commands import Proceed
-from extproc.exchange.events import Phase
-from extproc.wire.codec import SERVICE, encode, parse_request
+from extproc.exchange.names import DESTINATION
+from extproc.wire import ext_proc_pb2 as pb
+from extproc.wire.codec import SERVICE
 
-_EOF: object = grpc.aio.EOF  # type: ignore[attr-defined]
+_OVERWRITE = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
 _OPTIONS = [
@@ -32,20 +34,25 @@ _OPTIONS = [
 
 class _NoopProcessor:
     def __init__(self, destination: str) -> None:
-        self._answers = {
-            "request_headers": encode(Proceed(Phase.REQUEST_HEADERS)),
-            "request_body": encode(Proceed(Phase.REQUEST_BODY, destination=destination)),
-            "response_headers": encode(Proceed(Phase.RESPONSE_HEADERS)),
-        }
+        self._destination = destination
 
-    async def process(self, _requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        while True:
-            message: object = await context.read()
-            if message is _EOF:
-                return
-            assert isinstance(message, bytes)
-            kind = parse_request(message).WhichOneof("request")
-            await context.write(self._answers[kind or ""])
+    async def process(
+        self, requests: AsyncIterator[pb.ProcessingRequest], _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.ProcessingResponse]:
+        """Answer each message of a stream in its own kind."""
+        async for request in requests:
+            answer = pb.ProcessingResponse()
+            kind = request.WhichOneof("request")
+            if kind == "request_headers":
+                answer.request_headers.response.SetInParent()
+            elif kind == "request_body":
+                mutation = answer.request_body.response.header_mutation
+                option = mutation.set_headers.add(append_action=_OVERWRITE)
+                option.header.key = DESTINATION
+                option.header.raw_value = self._destination.encode()
+            elif kind == "response_headers":
+                answer.response_headers.response.SetInParent()
+            yield answer
 
 
 async def _always_serving(_request: bytes, _context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
@@ -54,7 +61,11 @@ async def _always_serving(_request: bytes, _context: grpc.aio.ServicerContext[An
 
 
 async def _serve(port: int, destination: str) -> None:
-    process = grpc.stream_stream_rpc_method_handler(_NoopProcessor(destination).process)
+    process = grpc.stream_stream_rpc_method_handler(
+        _NoopProcessor(destination).process,
+        pb.ProcessingRequest.FromString,
+        pb.ProcessingResponse.SerializeToString,
+    )
     check = grpc.unary_unary_rpc_method_handler(_always_serving)
     server = grpc.aio.server(options=_OPTIONS)
     server.add_generic_rpc_handlers(
