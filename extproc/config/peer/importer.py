@@ -48,6 +48,7 @@ TOP_KEYS = frozenset(
         "parser",
     }
 )
+PEER_SCRAPE_INTERVAL_S = 0.05
 DETECTOR_KEYS = {
     CONCURRENCY: {
         "concurrencyMode": "mode",
@@ -94,6 +95,8 @@ class _Reader:
         self._envelope()
         flow_control = self._flow_control()
         endpoints = self._endpoints()
+        if flow_control["detector"].get("type") == UTILIZATION:
+            self._keep_fresh(endpoints)
         requests = self._requests()
         picker = read_profiles(self._data.get("schedulingProfiles"), self._plugins, self._report)
         if picker:
@@ -279,6 +282,12 @@ class _Reader:
             self._report.note(Kind.UNMAPPED, (*path, key), "has no effect in the peer either")
         return section
 
+    def _keep_fresh(self, endpoints: Section) -> None:
+        """Scrape as often as the peer does by default, which its staleness limit needs."""
+        scrape = endpoints.setdefault("scrape", {})
+        for key in ("min_interval_s", "busy_interval_s", "max_interval_s"):
+            scrape.setdefault(key, PEER_SCRAPE_INTERVAL_S)
+
     def _source(self, section: Section, source: dict[str, Data], path: Path) -> None:
         plugin = self._plugins.take(source.get("pluginRef"), (*path, "pluginRef"))
         for extractor_path, item in self._report.items(source.get("extractors"), (*path, "extractors")):
@@ -305,7 +314,7 @@ class _Reader:
             if plugin is not None:
                 names.add(plugin.type)
         if names and "passthrough-parser" not in names:
-            section["unknown_path"] = "refuse"
+            section["unknown_paths"] = "refuse"
         for name in sorted(names - NEEDLESS.keys()):
             self._report.note(Kind.UNMAPPED, ("requestHandler", "parsers"), f"bodies in the form of {name}")
         plugin = self._plugins.first_of(TOKENS)

@@ -5,7 +5,7 @@ A plugin is named by its `name`, else by its `type`. Which plugin is used where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from extproc.config.peer.notes import Kind, Report
@@ -37,11 +37,27 @@ NEEDLESS = {
     **dict.fromkeys(FAIRNESS, ""),
     **dict.fromkeys(PARSERS, ""),
     "single-profile-handler": "there is one way to pick an endpoint for all requests",
-    "max-score-picker": "the highest score wins here too",
     "core-metrics-extractor": "engine metrics are always read; other names go to endpoints.scrape.metrics",
     "approx-prefix-cache-producer": "prefix hashes are computed where a scorer needs them",
     STATIC_LIMIT: "",
 }
+PICKING = frozenset(
+    {
+        "queue-scorer",
+        "running-requests-size-scorer",
+        "kv-cache-utilization-scorer",
+        "load-aware-scorer",
+        "active-request-scorer",
+        "token-load-scorer",
+        "prefix-cache-scorer",
+        "lora-affinity-scorer",
+        "session-affinity-scorer",
+        "max-score-picker",
+        "random-picker",
+        "weighted-random-picker",
+        "label-selector-filter",
+    }
+)
 HANDLED = frozenset(
     {
         CONCURRENCY,
@@ -93,7 +109,7 @@ class Plugins:
         name = str(reference)
         plugin = self._by_name.get(name)
         if plugin is None:
-            if name not in HANDLED and name not in NEEDLESS:
+            if name not in HANDLED and name not in NEEDLESS and name not in PICKING:
                 self._report.problem(path, f"no plugin is called {name!r}")
                 return None
             plugin = self._by_name[name] = Plugin(name, path)
@@ -107,6 +123,13 @@ class Plugins:
                 plugin.is_used = True
                 return plugin
         return None
+
+    def of_types(self, kinds: Container[str]) -> list[Plugin]:
+        """All plugins of some types in their order, marked as used."""
+        found = [plugin for plugin in self._by_name.values() if plugin.type in kinds]
+        for plugin in found:
+            plugin.is_used = True
+        return found
 
     def unused(self) -> Iterator[Plugin]:
         """Those that nothing took."""

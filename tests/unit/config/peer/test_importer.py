@@ -10,6 +10,7 @@ import yaml
 from extproc.config.loader import load_text
 from extproc.config.peer.importer import import_text
 from extproc.config.peer.notes import Kind
+from extproc.config.schema import parse_config
 from extproc.core.config import FlowControlConfig
 from extproc.errors import ConfigError
 
@@ -123,10 +124,67 @@ def test_bands_holdback_and_eviction_come_over() -> None:
 def test_file_discovery_comes_over_and_the_missing_gate_is_told() -> None:
     imported = import_text(WITHOUT_KUBERNETES)
     assert imported.config["endpoints"]["discovery"] == [{"type": "file", "path": "/etc/pool.yaml"}]
-    assert imported.config["requests"]["unknown_path"] == "refuse"
+    assert imported.config["requests"]["unknown_paths"] == "refuse"
     told = {note.path: note for note in imported.notes}
     assert "observe" in told["featureGates"].message
     assert told["plugins[0].parameters.watchFile"].kind is Kind.UNMAPPED
+
+
+def test_scorers_and_picker_come_over() -> None:
+    profile = flow_control(import_text(BY_TOKENS).config).picker.profiles[0]
+    assert profile.name == "only"
+    assert [(scorer.type, scorer.weight) for scorer in profile.scorers] == [("token-load", 2)]
+    assert profile.choice.type == "max-score"
+
+
+def test_without_profiles_all_listed_scorers_make_one() -> None:
+    text = (
+        HEAD
+        + """
+featureGates: [flowControl]
+plugins:
+- {type: load-aware-scorer, parameters: {threshold: 64}}
+- {type: weighted-random-picker, parameters: {maxNumOfEndpoints: 3}}
+- {type: label-selector-filter, parameters: {matchLabels: {gpu: h200}}}
+- {type: queue-scorer}
+- {type: decode-filter}
+"""
+    )
+    imported = import_text(text)
+    profile = flow_control(imported.config).picker.profiles[0]
+    assert [(scorer.type, scorer.full_at) for scorer in profile.scorers] == [("queue", 64)]
+    assert (profile.choice.type, profile.max_endpoints, dict(profile.labels)) == (
+        "weighted-random",
+        3,
+        {"gpu": "h200"},
+    )
+    assert [note.path for note in imported.notes if note.kind is Kind.UNMAPPED] == [
+        "dataLayer",
+        "plugins[3]",
+        "plugins[4]",
+    ]
+
+
+def test_the_utilization_detector_comes_over_with_its_durations() -> None:
+    text = (
+        HEAD
+        + """
+featureGates: [flowControl]
+plugins:
+- type: utilization-detector
+  parameters:
+    {queueDepthThreshold: 8, kvCacheUtilThreshold: 0.9, metricsStalenessThreshold: 750ms, headroom: 0.2}
+"""
+    )
+    detector = flow_control(import_text(text).config).detector
+    assert detector.type == "utilization-detector"
+    assert (detector.queue_depth_threshold, detector.kv_cache_util_threshold) == (8, 0.9)
+    assert (detector.staleness_s, detector.burst_fraction) == (0.75, 0.2)
+
+
+@pytest.mark.parametrize("text", [BY_TOKENS, THREE_PRIORITIES, WITHOUT_KUBERNETES])
+def test_the_whole_result_is_a_configuration_that_loads(text: str) -> None:
+    parse_config(yaml.safe_dump(import_text(text).config))
 
 
 def test_every_note_names_its_line() -> None:
