@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from extproc.errors import ExtprocError
+from extproc.stack.envoy_replies import local_reply_config
 
 Node = dict[str, Any]
 
@@ -34,6 +35,7 @@ _HTTP_OPTIONS = "upstreams.http.v3"
 _OVERRIDE_HOST = "load_balancing_policies.override_host.v3"
 _ROUND_ROBIN = "load_balancing_policies.round_robin.v3"
 _PREVIOUS_HOSTS = "retry.host.previous_hosts.v3"
+_CEL_FILTER = "access_loggers.filters.cel.v3"
 
 
 class ProcessingMode(Enum):
@@ -163,6 +165,7 @@ def checked(bootstrap: Node) -> Node:
         _OVERRIDE_HOST,
         _ROUND_ROBIN,
         _PREVIOUS_HOSTS,
+        _CEL_FILTER,
     ):
         importlib.import_module(f"envoy_data_plane.envoy.extensions.{name}")  # registers the type for `Any`
     casing = importlib.import_module("betterproto2").Casing
@@ -206,6 +209,7 @@ def _listener(settings: EnvoySettings) -> Node:
             "initial_connection_window_size": 2 * settings.buffer_limit_bytes,
         },
         upgrade_configs=[{"upgrade_type": "websocket"}],
+        local_reply_config=local_reply_config(),
         http_filters=_http_filters(settings),
         route_config=_routes(settings),
     )

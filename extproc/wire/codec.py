@@ -215,7 +215,8 @@ def encode_refusal(refusal: Refusal) -> bytes:
     for name, value in refusal.headers:
         _set_header(immediate.headers, name, value)
     immediate.body = refusal.body
-    immediate.details = refusal.reason
+    # The prefix tells Envoy's log, and its `local_reply_config`, that the answer is ours.
+    immediate.details = f"extproc_{refusal.reason}"
     return answer.SerializeToString()
 
 
