@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 PENDING_CALLS = 1_000_000
 """gRPC refuses calls at random while more than its default of 1,000 wait to be accepted."""
 
+UNLIMITED = 2**31 - 1
+"""Streams per connection: our own count answers the excess, where HTTP/2's limit would leave it hanging."""
+
 MESSAGE_OVERHEAD_BYTES = 1024 * 1024
 """Headers and framing around the largest body."""
 
@@ -109,7 +112,7 @@ def build_server(config: ServerConfig, max_body_bytes: int, handlers: list[_Hand
         ("grpc.max_send_message_length", limit),
         ("grpc.server.max_pending_requests", PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS),
-        ("grpc.max_concurrent_streams", config.max_streams),
+        ("grpc.max_concurrent_streams", UNLIMITED),
         ("grpc.keepalive_time_ms", int(keepalive.ping_interval_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(keepalive.ping_timeout_s * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
