@@ -42,6 +42,7 @@ from extproc.runtime.replicas.view import read_group, show_group, why_credits_bi
 from extproc.runtime.service import ProcessorService, bind, build_server
 from extproc.runtime.snapshot import ProcessFacts, build_snapshot
 from extproc.runtime.telemetry import Telemetry
+from extproc.runtime.token_counter import TokenCounter, build_token_counter
 from extproc.tasks import TaskKeeper
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class Application:
                 self.meters.add_source(lambda: read_group(group.status()))
         self._idle = asyncio.Event()
         self._surroundings = build_surroundings(config.requests, rng)
+        self._counter = self._build_counter(config)
         self.service = ProcessorService(
             self._surroundings,
             self.driver,
@@ -95,6 +97,7 @@ class Application:
             self.telemetry,
             self.keeper,
             max_streams=config.server.max_streams,
+            count_tokens=self._counter,
         )
         self.service.on_idle = self._idle.set
         handlers = [self.service.handler(), self.health.handler()]
@@ -199,6 +202,8 @@ class Application:
         self.watch.close()
         self.driver.close()
         await self.keeper.close()
+        if self._counter is not None:
+            await self._counter.close()
         if self.group is not None:
             await self.group.leave()
 
@@ -207,8 +212,16 @@ class Application:
         if self._reloader is not None:
             self._reloader.reload_quietly()
 
+    def _build_counter(self, config: Config) -> TokenCounter | None:
+        return build_token_counter(config.requests.tokens, lambda: self.driver.unqueued.pick(None))
+
     def _apply(self, new: Config, old: Config) -> None:
         """Put the sections that may change while running into effect. Requests keep their places."""
+        if new.requests.tokens != old.requests.tokens:
+            before, self._counter = self._counter, self._build_counter(new)
+            self.service.count_tokens = self._counter
+            if before is not None:
+                self.keeper.spawn(before.close(), name="close-token-counter")
         if new.requests != old.requests:
             self._surroundings = build_surroundings(new.requests, self._rng, self._surroundings)
             self.service.replace_surroundings(self._surroundings)

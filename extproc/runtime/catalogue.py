@@ -113,6 +113,14 @@ REQUESTS = (
         "a priority, deadline, TTL or target header does not parse",
     ),
     _counter(
+        "request_notes",
+        "requests",
+        ("kind",),
+        "Requests decided on less than was wanted: `count-fallback` (the exact token count failed, so the "
+        "estimate stood), `decided-without-body` (Envoy's body mode shows the body only after the decision).",
+        "a request is handed to flow control",
+    ),
+    _counter(
         "upstream_errors",
         "requests",
         ("status_class",),

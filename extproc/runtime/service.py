@@ -59,7 +59,8 @@ class ProcessorService:
         self._telemetry = telemetry
         self._keeper = keeper
         self._max_streams = max_streams
-        self._count_tokens = count_tokens
+        self.count_tokens = count_tokens
+        """For new streams; None: estimates only."""
         self.open_streams = 0
         self.on_idle: Callable[[], None] | None = None
         """Called when the last stream has ended."""
@@ -94,7 +95,7 @@ class ProcessorService:
             self._clock,
             self._telemetry,
             self._keeper,
-            self._count_tokens,
+            self.count_tokens,
         )
 
     def handler(self) -> _Handler:

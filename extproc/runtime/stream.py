@@ -177,6 +177,8 @@ class Stream:
         kind, _, name = what.partition(":")
         if kind == "ignored-header":
             self._telemetry.ignored_header(name)
+        else:
+            self._telemetry.noted(what)
 
     async def _count(self, command: CountTokens) -> None:
         tokens = await self._count_tokens(command) if self._count_tokens is not None else None

@@ -80,6 +80,7 @@ class Telemetry:
         self._bad_requests = counter("bad_requests")
         self._ignored_headers = counter("ignored_headers")
         self._upstream_errors = counter("upstream_errors")
+        self._request_notes = counter("request_notes")
         self._deadline_missed = counter("deadline_missed")
         self._ttft_target = counter("ttft_target")
         self._redone_tokens = counter("redone_tokens")
@@ -216,6 +217,10 @@ class Telemetry:
 
     def ignored_header(self, name: str) -> None:
         self._ignored_headers(name).inc()
+
+    def noted(self, note: str) -> None:
+        """Something about a request is worth counting; `note` is one of the catalogue's values."""
+        self._request_notes(note).inc()
 
     def upstream_error(self, status: int) -> None:
         self._upstream_errors(f"{status // 100}xx").inc()

@@ -422,6 +422,12 @@ def a_header_is_unreadable(bench: Bench) -> Iterator[None]:
     bench.telemetry.ignored_header("x-priority")
 
 
+@case("extproc_request_notes_total", kind="count-fallback")
+def a_prompt_cannot_be_counted(bench: Bench) -> Iterator[None]:
+    yield
+    bench.telemetry.noted("count-fallback")
+
+
 @case("extproc_upstream_errors_total", status_class="5xx")
 def a_model_server_fails(bench: Bench) -> Iterator[None]:
     yield
