@@ -19,7 +19,7 @@ from rich.progress import MofNCompleteColumn, Progress
 from extproc.batch.app import make_store
 from extproc.batch.job import FINAL_STATES
 from extproc.batch.store_cost import StoreCost, measure_store_cost
-from extproc.cli.batch import store_config
+from extproc.cli.batch_serve import store_config
 from extproc.client.batches import BatchesClient
 from extproc.clock import SystemClock
 from extproc.errors import ExtprocError

@@ -30,6 +30,7 @@ from extproc.config.batch import (
     WorkerConfig,
 )
 from extproc.stack.process import ChildProcess, answers_http, free_ports
+from tests.support.interactive_load import burst
 
 MODEL = "emulated"
 FINAL = frozenset(state.value for state in FINAL_STATES)
@@ -141,3 +142,33 @@ async def output_lines(client: BatchesClient, file_id: str | None) -> list[JsonO
         return []
     content = b"".join([chunk async for chunk in client.download(file_id)])
     return [json.loads(line) for line in content.splitlines()]
+
+
+async def run_under_bursts(
+    url: str,
+    config: BatchConfig,
+    content: bytes,
+    *,
+    burst_size: int,
+    evictions: int,
+    busy: int,
+    model: str = MODEL,
+) -> tuple[JsonObject, list[JsonObject], list[EndKind]]:
+    """Run a batch of completions through the gateway at `url` while interactive bursts come whenever `busy`
+    requests are in flight, until `evictions` were counted; the batch, its lines, and how the bursts ended.
+    """
+    upload = config_folder(config) / "in.jsonl"
+    upload.write_bytes(content)
+    ends: list[EndKind] = []
+    async with running(config) as app, BatchesClient(f"http://127.0.0.1:{app.api_port}") as client:
+        file = await client.upload(upload)
+        batch_id = (await client.create(file["id"], "/v1/completions", "24h"))["id"]
+        while True:
+            batch = await client.get(batch_id)
+            if batch["status"] == "completed" or batch["extproc"]["totals"]["evictions"] >= evictions:
+                break
+            if batch["extproc"]["counts"]["leased"] >= busy:
+                ends += await burst(url, burst_size, 4, model)
+            await asyncio.sleep(0.05)
+        batch = await wait_for_end(client, batch_id, 600.0)
+        return batch, await output_lines(client, batch["output_file_id"]), ends

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from extproc.batch.intake import COMPLETIONS
 from extproc.client.answers import EndKind
-from extproc.client.batches import BatchesClient
-from extproc.config.batch import BatchConfig
 from extproc.stack.local import LocalStack
-from tests.support.batch_app import (
-    batch_line,
-    direct_replies,
-    fast_config,
-    output_lines,
-    running,
-    wait_for_end,
-)
-from tests.support.interactive_load import burst
+from tests.support.batch_app import batch_line, direct_replies, fast_config, run_under_bursts
 
 FLOW_CONTROL = {
     "default_ttl_s": 300.0,
@@ -55,32 +42,6 @@ def bodies_of(count: int, tokens: int) -> list[dict[str, object]]:
     ]
 
 
-async def run_under_bursts(
-    stack: LocalStack,
-    config: BatchConfig,
-    bodies: Sequence[dict[str, object]],
-    burst_size: int,
-    evictions: int,
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[EndKind]]:
-    """Run a batch while bursts come, until `evictions` were counted; batch, lines, the bursts' ends."""
-    content = b"".join(batch_line(str(number), COMPLETIONS, body) for number, body in enumerate(bodies))
-    upload = stack.directory / "in.jsonl"
-    upload.write_bytes(content)
-    ends: list[EndKind] = []
-    async with running(config) as app, BatchesClient(f"http://127.0.0.1:{app.api_port}") as client:
-        file = await client.upload(upload)
-        batch_id = (await client.create(file["id"], COMPLETIONS, "24h"))["id"]
-        while True:
-            batch = await client.get(batch_id)
-            if batch["status"] == "completed" or batch["extproc"]["totals"]["evictions"] >= evictions:
-                break
-            if batch["extproc"]["counts"]["leased"] >= 16:
-                ends += await burst(stack.url, burst_size, 4)
-            await asyncio.sleep(0.05)
-        batch = await wait_for_end(client, batch_id, 300.0)
-        return batch, await output_lines(client, batch["output_file_id"]), ends
-
-
 async def check_evicted_batch(
     stack: LocalStack, folder: Path, requests: int, tokens: int, evictions: int
 ) -> None:
@@ -88,7 +49,10 @@ async def check_evicted_batch(
     direct = await direct_replies(f"http://{stack.endpoints[0]}", COMPLETIONS, bodies)
     config = fast_config(stack.url, folder)
     config = replace(config, window=replace(config.window, initial=16, maximum=64))
-    batch, lines, ends = await run_under_bursts(stack, config, bodies, 16, evictions)
+    content = b"".join(batch_line(str(number), COMPLETIONS, body) for number, body in enumerate(bodies))
+    batch, lines, ends = await run_under_bursts(
+        stack.url, config, content, burst_size=16, evictions=evictions, busy=16
+    )
     totals = batch["extproc"]["totals"]
     assert batch["status"] == "completed"
     assert set(ends) == {EndKind.FINISHED}
