@@ -26,15 +26,15 @@ _COEFFICIENTS = ("base_s", "prefill_token_s", "sequence_s", "context_token_s")
 @click.argument("hardware")
 @click.option("--write", is_flag=True, help="Write coefficients and residuals into the file.")
 @click.option("--check", is_flag=True, help="Only simulate the rows with the file's own coefficients.")
-@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1, 50), help="Seeds a figure.")
+@click.option("--seeds", type=click.IntRange(1, 50), help="Runs of each figure, instead of the file's.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def calibrate(hardware: str, write: bool, check: bool, seeds: int, as_json: bool) -> None:
+def calibrate(hardware: str, write: bool, check: bool, seeds: int | None, as_json: bool) -> None:
     """Fit HARDWARE (a file, or the name of a shipped one) to the calibration rows that it cites.
 
     Example: extproc sim calibrate h200-qwen2.5-1.5b --check
     """
     loaded = load_hardware(hardware)
-    seed_list = list(range(1, seeds + 1))
+    seed_list = list(range(1, (seeds or loaded.seeds) + 1))
     if check or not loaded.fits:
         rows = evaluate(loaded, loaded.engine.cost, measure, seed_list)
         result = Fit(loaded.engine.cost, rows, 0.0, 1)

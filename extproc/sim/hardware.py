@@ -63,7 +63,8 @@ class CalibrationRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """One coefficient file. `provenance` says for each coefficient where it comes from; `fits` are the
-    coefficients that the calibration rows determine, the others are kept.
+    coefficients that the calibration rows determine, the others are kept. A simulated figure is the mean over
+    `seeds` runs.
     """
 
     description: str
@@ -72,6 +73,7 @@ class Hardware:
     engine: EngineConfig
     provenance: Mapping[Coefficient, str]
     fits: tuple[Coefficient, ...] = ()
+    seeds: int = 3
     calibration: tuple[CalibrationRow, ...] = ()
 
     def __post_init__(self) -> None:

@@ -24,6 +24,10 @@ class Content(Protocol):
         """Runs that cover the whole blocks of the first `tokens` tokens."""
         ...
 
+    def shareable_tokens(self, tokens: int) -> int:
+        """How many of the first `tokens` tokens other sequences may have as well."""
+        ...
+
 
 class SymbolicContent:
     """Synthetic tokens: `prefix_tokens` of a shared prefix (rounded down to blocks), then this request's
@@ -36,6 +40,9 @@ class SymbolicContent:
         self._own_key = own_key
         self._prefix_key = prefix_key
         self._prefix_tokens = prefix_tokens
+
+    def shareable_tokens(self, tokens: int) -> int:
+        return min(self._prefix_tokens, tokens)
 
     def runs(self, tokens: int, block_tokens: int) -> Sequence[Run]:
         blocks = tokens // block_tokens
@@ -107,6 +114,11 @@ class KvCache:
         return self._usable - self._used
 
     @property
+    def used_blocks(self) -> int:
+        """Blocks of running sequences."""
+        return self._used
+
+    @property
     def usage_fraction(self) -> float:
         return self._used / self._usable
 
@@ -159,6 +171,27 @@ class KvCache:
             excess -= dropped
             if node.blocks == 0:
                 del self._idle[chain], self._nodes[chain]
+
+    def publish(self, holding: Holding, content: Content, computed_tokens: int) -> None:
+        """Let others share what a running sequence has computed of its prompt so far."""
+        tokens = content.shareable_tokens(computed_tokens) if self._has_prefix_cache else 0
+        chain = covered = 0
+        for key, count in content.runs(tokens, self._block_tokens) if tokens else ():
+            chain = hash((chain, key))
+            covered += count
+            node = self._nodes.get(chain)
+            if node is None:
+                node = self._nodes[chain] = _Node(chain)
+                node.users = 1
+                holding.nodes.append(node)
+            if covered > holding.shared_blocks and node in holding.nodes:
+                added = min(count - node.blocks, holding.own_blocks)
+                node.blocks += added
+                holding.own_blocks -= added
+                holding.shared_blocks += added
+            if node.blocks < count:
+                break
+            chain = hash((chain, count))
 
     def close(self, holding: Holding, content: Content, computed_tokens: int) -> None:
         """End a sequence: its whole blocks stay as cached content, the rest is free."""

@@ -278,6 +278,8 @@ class ServerModel:
     def _finish_prefills(self, events: list[StepEvent], ended_at: float) -> None:
         for sequence, chunk in self._scheduled:
             sequence.computed += chunk
+            if sequence.holding is not None:
+                self.kv.publish(sequence.holding, sequence.content, sequence.computed)
             if sequence.computed < sequence.total_tokens:
                 continue
             self._prefilling.remove(sequence)

@@ -29,9 +29,9 @@ def test_a_shipped_file_states_provenance_rows_and_small_residuals(name: str) ->
 
 def test_the_stated_residuals_are_what_the_coefficients_give() -> None:
     hardware = load_hardware("h200-qwen2.5-14b")
-    rows = evaluate(hardware, hardware.engine.cost, measure, [1, 2, 3])
+    rows = evaluate(hardware, hardware.engine.cost, measure, range(1, hardware.seeds + 1))
     for row, stated in zip(rows, hardware.calibration, strict=True):
-        assert row.simulated == pytest.approx(stated.simulated, rel=0.10)
+        assert row.simulated == pytest.approx(stated.simulated, rel=0.20)
 
 
 def small() -> Hardware:

@@ -110,6 +110,9 @@ class TokenContent:
         self._salt = history_hash(list(cache_salt.encode())) if cache_salt else 0
         self._keys: list[tuple[int, int]] = []
 
+    def shareable_tokens(self, tokens: int) -> int:
+        return tokens
+
     def runs(self, tokens: int, block_tokens: int) -> Sequence[tuple[int, int]]:
         blocks = tokens // block_tokens
         for block in range(len(self._keys), blocks):
