@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("extproc.cli.batch:batch", "queue processor: OpenAI batches that resume from saved tokens"),
     "bench": ("extproc.cli.bench:bench", "measure: suites, load, single parts"),
     "check": ("extproc.cli.check:command", "check a configuration and print what is in force"),
+    "completion": ("extproc.cli.completion:command", "print the completion script of a shell"),
     "demo": ("extproc.cli.demo:command", "one minute: the same load without and with flow control"),
     "doctor": ("extproc.cli.doctor:command", "look at ports, Envoy, limits and servers, and say what to do"),
     "emulate": ("extproc.cli.emulate:emulate", "an emulated vLLM server on a port"),

@@ -115,7 +115,8 @@ def _bands(snapshot: Mapping[str, Any], colours: Mapping[int, str]) -> Table:
 
 
 def _endpoints(snapshot: Mapping[str, Any], colours: Mapping[int, str]) -> Table:
-    table = _table("endpoint", "state", "in flight", "", "slots", "KV", "running", "waiting", "age")
+    resources = list(dict.fromkeys(name for one in snapshot["endpoints"] for name in one["saturation"]))
+    table = _table("endpoint", "state", "in flight", "", *resources, "running", "waiting", "KV cache", "age")
     for endpoint in snapshot["endpoints"]:
         used = {int(priority): count for priority, count in endpoint["inflight"].items()}
         room = endpoint["capacity_slots"]
@@ -124,8 +125,9 @@ def _endpoints(snapshot: Mapping[str, Any], colours: Mapping[int, str]) -> Table
             Text(endpoint["state"], "green" if endpoint["state"] == "ready" else "yellow"),
             f"{sum(used.values())}" + (f"/{room}" if room else ""),
             _bar(used, room, colours),
-            *(_ratio(endpoint["saturation"].get(key)) for key in ("slots", "kv")),
+            *(_ratio(endpoint["saturation"].get(name)) for name in resources),
             *("–" if endpoint[key] is None else str(endpoint[key]) for key in ("running", "waiting")),
+            _ratio(endpoint["kv"]),
             _seconds(endpoint["sample_age_s"]),
         )
     return table

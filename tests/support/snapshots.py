@@ -63,5 +63,6 @@ def endpoint(name: str, state: str, inflight: dict[str, int], saturation: float)
         "saturation": {"slots": saturation, "kv": saturation * 0.8},
         "running": sum(inflight.values()),
         "waiting": 0,
+        "kv": saturation * 0.7,
         "sample_age_s": 0.04,
     }
