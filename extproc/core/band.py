@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from extproc.core.checks import FieldChecks
 from extproc.core.fairness import (
@@ -19,7 +20,7 @@ from extproc.core.fairness import (
 )
 from extproc.core.footprint import NO_FOOTPRINT, Footprint, FootprintEstimator
 from extproc.core.heap import Entry, Key, RemovableHeap
-from extproc.core.ordering import FcfsOrderingConfig, OrderingConfig, build_ordering
+from extproc.core.ordering import FcfsOrderingConfig, OrderingConfig, build_ordering, missed_key
 from extproc.core.pool import LaneKey
 from extproc.core.types import FairnessId, Request, RequestId
 
@@ -28,7 +29,9 @@ from extproc.core.types import FairnessId, Request, RequestId
 class BandConfig:
     """Limits and policies of one band; also the template of bands that appear by use.
 
-    `ttl_s` None takes the pool-wide default. `borrow` lets lower bands pass while this band's head is gated.
+    `max_requests: 0` queues nothing: what can't go at once is refused. `ttl_s` None takes the default.
+    `missed_deadlines` says whether a request expires at its own deadline (`drop`) or is only sorted behind
+    the others (`demote`). `borrow` lets lower bands pass while this band's head is gated.
     """
 
     priority: int = 0
@@ -38,18 +41,29 @@ class BandConfig:
     ttl_s: float | None = None
     ordering: OrderingConfig = field(default_factory=FcfsOrderingConfig)
     fairness: FairnessConfig = field(default_factory=GlobalStrictFairnessConfig)
+    missed_deadlines: Literal["drop", "demote"] = "drop"
     borrow: bool = False
 
     def __post_init__(self) -> None:
         checks = FieldChecks(self).at_least("priority", -(2**31), 2**31 - 1)
-        checks.at_least("max_requests", 1, 10_000_000).at_least("max_bytes", 1)
+        checks.at_least("max_requests", 0, 10_000_000).at_least("max_bytes", 0)
         checks.at_least("max_requests_per_flow", 1, 10_000_000).above("ttl_s", 0, 7 * 86_400).finish()
 
 
 class QueuedRequest:
     """One request in a queue. `ttl_s` is its effective TTL; `timers` are where it waits to expire."""
 
-    __slots__ = ("arrived_at", "entry", "estimate_version", "footprint", "lane", "request", "timers", "ttl_s")
+    __slots__ = (
+        "arrived_at",
+        "entry",
+        "estimate_version",
+        "footprint",
+        "lane",
+        "request",
+        "serial",
+        "timers",
+        "ttl_s",
+    )
 
     def __init__(
         self, request: Request, lane: LaneKey, footprint: Footprint, ttl_s: float | None, now: float
@@ -60,6 +74,8 @@ class QueuedRequest:
         self.ttl_s = ttl_s
         self.arrived_at = now
         self.estimate_version = -1
+        self.serial = 0
+        """Order of arrival within the band, which settles every tie."""
         self.entry: Entry[QueuedRequest] | None = None
         self.timers: list[tuple[RemovableHeap[QueuedRequest], Entry[QueuedRequest]]] = []
 
@@ -82,6 +98,7 @@ class Band:
         self.priority = priority
         self.config = config
         self.queued_bytes = 0
+        self._serial = 0
         self.queued_footprint = NO_FOOTPRINT
         self._ordering = build_ordering(config.ordering)
         self._fairness: FairnessPolicy = build_fairness(config.fairness)
@@ -115,6 +132,8 @@ class Band:
     def push(self, item: QueuedRequest) -> None:
         request = item.request
         flow = request.fairness_id
+        self._serial += 1
+        item.serial = self._serial
         self._items[request.id] = item
         self.queued_bytes += request.size_bytes
         self.queued_footprint = self.queued_footprint.plus(item.footprint)
@@ -128,7 +147,8 @@ class Band:
         queue = lane.queues.get(flow)
         if queue is None:
             queue = lane.queues[flow] = RemovableHeap()
-        item.entry = queue.push(self._ordering.sort_key(request, item.ttl_s, item.arrived_at), item)
+        key = self._ordering.sort_key(request, item.ttl_s, item.arrived_at)
+        item.entry = queue.push((*key, item.serial), item)
         if queue.peek() is item.entry:
             self._rank(lane, flow)
 
@@ -140,13 +160,26 @@ class Band:
         old, item.footprint = item.footprint, estimator.footprint(item.request)
         self.queued_footprint = self.queued_footprint.plus(item.footprint).minus(old)
 
+    def missed_at(self, item: QueuedRequest) -> float | None:
+        """When the ordering gives the request up as late; None: never."""
+        return self._ordering.missed_at(item.request, item.arrived_at)
+
+    def demote(self, item: QueuedRequest) -> None:
+        """Its target is missed: it is sorted behind those that can still meet theirs."""
+        lane, flow = self._lanes[item.lane], item.request.fairness_id
+        queue = lane.queues[flow]
+        assert item.entry is not None
+        queue.remove(item.entry)
+        item.entry = queue.push((*missed_key(item.arrived_at), item.serial), item)
+        self._rank(lane, flow)
+
     def newest_first(self) -> Iterator[QueuedRequest]:
         """Queued requests, latest arrival first."""
         return reversed(self._items.values())
 
     def head(self, lanes: frozenset[LaneKey] | set[LaneKey] = frozenset()) -> QueuedRequest | None:
         """What goes next when the given lanes are closed."""
-        best: tuple[Key, float] | None = None
+        best: Key | None = None
         found: QueuedRequest | None = None
         for key, lane in self._lanes.items():
             if key in lanes:
@@ -154,12 +187,8 @@ class Band:
             top = lane.ranked.peek()
             if top is None or top.item is None:
                 continue
-            head = lane.queues[top.item].peek()
-            if head is None or head.item is None:
-                continue
-            rank = (top.key, head.item.arrived_at)
-            if best is None or rank < best:
-                best, found = rank, head.item
+            if best is None or top.key < best:
+                best, found = top.key, lane.queues[top.item].peek_item()
         return found
 
     def is_lane_head(self, item: QueuedRequest) -> bool:
@@ -220,4 +249,5 @@ class Band:
             lane.ranked.remove(old)
         head = lane.queues[flow].peek()
         assert head is not None
-        lane.flows[flow] = lane.ranked.push(self._fairness.rank(flow, head.key), flow)
+        rank = (*self._fairness.rank(flow, head.key), head.key[-1])
+        lane.flows[flow] = lane.ranked.push(rank, flow)

@@ -156,9 +156,10 @@ class FlowController:
     def _let_time_pass(self, now: float, commands: list[Command]) -> bool:
         """Whatever was due by now; True when it may let something be dispatched."""
         is_any_expired = self._expire(now, commands)
+        is_any_late = self._queues.demote_late(now)
         is_any_given_up = self._give_up_revocations(now)
         is_any_prefilled = self._books.policies.pacing.expire(now)
-        return is_any_expired or is_any_given_up or is_any_prefilled
+        return is_any_expired or is_any_late or is_any_given_up or is_any_prefilled
 
     def _take(self, event: Event, now: float, commands: list[Command]) -> bool:
         """Applies the event; True when a dispatch pass may find something to do."""
@@ -216,7 +217,8 @@ class FlowController:
     def _refusal_at_once(self, request: Request, now: float) -> tuple[Outcome, str] | None:
         if self._is_draining:
             return Outcome.REJECTED_SHUTTING_DOWN, "the gateway is shutting down"
-        if request.deadline_s is not None and request.deadline_s <= now:
+        drops_missed = self._queues.config_of(request.priority).missed_deadlines == "drop"
+        if request.deadline_s is not None and request.deadline_s <= now and drops_missed:
             return Outcome.EXPIRED_DEADLINE, "the request's deadline had passed when it arrived"
         if not self._pool.open and self._config.no_endpoint_ttl_s == 0:
             return Outcome.REJECTED_NO_ENDPOINTS, "the pool has no endpoint"

@@ -6,8 +6,9 @@
 | edf | deadline, else arrival + TTL | last |
 | slo-deadline | arrival + TTFT target | last |
 
-A target that is already missed (or absurdly small) gives no advantage: such a request is sorted by its
-arrival like the others that have none, so that it can't jump the queue for ever.
+A target that is missed gives no advantage any more: the request is then sorted by its arrival behind those
+that can still make theirs, so that nothing hopeless jumps the queue. (A missed *deadline* expires the
+request instead where the band says so.) Absurd targets, zero or below, never give one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ _LAST = float("inf")
 class OrderingPolicy(Protocol):
     def sort_key(self, request: Request, ttl_s: float | None, arrived_at: float) -> Key:
         """Where the request stands within its flow; ties keep the order of arrival."""
+        ...
+
+    def missed_at(self, request: Request, arrived_at: float) -> float | None:
+        """When its target is missed and it is to be sorted anew by `missed_key`; None: never."""
         ...
 
 
@@ -48,12 +53,20 @@ class SloDeadlineOrderingConfig:
     type: Literal["slo-deadline"] = "slo-deadline"
 
 
+def missed_key(arrived_at: float) -> Key:
+    """Behind all that can still meet their targets, by arrival."""
+    return (_LAST, arrived_at)
+
+
 OrderingConfig = FcfsOrderingConfig | EdfOrderingConfig | SloDeadlineOrderingConfig
 
 
 class FcfsOrdering:
     def sort_key(self, request: Request, ttl_s: float | None, arrived_at: float) -> Key:
         return (arrived_at,)
+
+    def missed_at(self, request: Request, arrived_at: float) -> float | None:
+        return None
 
 
 class EdfOrdering:
@@ -65,12 +78,19 @@ class EdfOrdering:
             deadline = _LAST
         return (deadline, arrived_at)
 
+    def missed_at(self, request: Request, arrived_at: float) -> float | None:
+        return request.deadline_s
+
 
 class SloDeadlineOrdering:
     def sort_key(self, request: Request, ttl_s: float | None, arrived_at: float) -> Key:
         target = request.ttft_target_s
         due = _LAST if target is None or target <= 0 else arrived_at + target
         return (due, arrived_at)
+
+    def missed_at(self, request: Request, arrived_at: float) -> float | None:
+        target = request.ttft_target_s
+        return None if target is None or target <= 0 else arrived_at + target
 
 
 def build_ordering(config: OrderingConfig) -> OrderingPolicy:

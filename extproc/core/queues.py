@@ -35,6 +35,7 @@ class RequestQueues:
         self._ttls: RemovableHeap[QueuedRequest] = RemovableHeap()
         self._no_endpoint_ttls: RemovableHeap[QueuedRequest] = RemovableHeap()
         self._deadlines: RemovableHeap[QueuedRequest] = RemovableHeap()
+        self._targets: RemovableHeap[QueuedRequest] = RemovableHeap()
         self._empty_since: float | None = None
         self._empty_total_s = 0.0
         self._nothing_due_before = float("inf")
@@ -54,6 +55,11 @@ class RequestQueues:
         if band is None:
             band = self.bands[priority] = Band(priority, self._band_config(priority))
         return band
+
+    def config_of(self, priority: int) -> BandConfig:
+        """What holds for the band of this priority, whether it exists yet or not."""
+        band = self.bands.get(priority)
+        return self._band_config(priority) if band is None else band.config
 
     def active_priorities(self) -> list[int]:
         """Priorities with queued requests, highest first."""
@@ -122,9 +128,13 @@ class RequestQueues:
             self._start(item, self._no_endpoint_ttls, self._empty_s(now) + no_endpoint_ttl_s)
             soonest = min(soonest, now + no_endpoint_ttl_s)
         deadline_s = item.request.deadline_s
-        if deadline_s is not None:
+        if deadline_s is not None and band.config.missed_deadlines == "drop":
             self._start(item, self._deadlines, deadline_s)
             soonest = min(soonest, deadline_s)
+        target_s = band.missed_at(item)
+        if target_s is not None and target_s > now:
+            self._start(item, self._targets, target_s)
+            soonest = min(soonest, target_s)
         self._nothing_due_before = min(self._nothing_due_before, soonest - _ROUNDING_S)
 
     def reconfigure(self, band_config: BandTemplate, max_requests: int | None, max_bytes: int | None) -> None:
@@ -148,8 +158,11 @@ class RequestQueues:
         self._forget(item)
 
     def next_expiry(self) -> float | None:
-        """When the next queued request expires if nothing changes."""
+        """When the next queued request expires or misses its target if nothing changes."""
         due = [when for when, _ in self._expiries()]
+        target = self._targets.peek()
+        if target is not None:
+            due.append(target.key[0])
         return min(due) if due else None
 
     def pop_overdue(self, now: float) -> tuple[QueuedRequest, bool] | None:
@@ -162,8 +175,20 @@ class RequestQueues:
                 assert item is not None
                 self.remove(item)
                 return item, heap is self._deadlines
-        self._nothing_due_before = self.next_expiry() or float("inf")
         return None
+
+    def demote_late(self, now: float) -> bool:
+        """Sorts requests anew whose targets are missed; True if there were any. After `pop_overdue`."""
+        if now < self._nothing_due_before:
+            return False
+        any_late = False
+        while (late := self._targets.peek()) is not None and late.key[0] <= now:
+            item = self._targets.pop()
+            assert item is not None
+            self.bands[item.request.priority].demote(item)
+            any_late = True
+        self._nothing_due_before = self.next_expiry() or float("inf")
+        return any_late
 
     def _expiries(self) -> list[tuple[float, RemovableHeap[QueuedRequest]]]:
         """The running timers: when each heap's first entry is due, on the caller's clock."""

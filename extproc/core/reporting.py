@@ -6,7 +6,7 @@ from extproc.core.books import Books
 from extproc.core.dispatching import Dispatcher
 from extproc.core.pool import ANY_ENDPOINT, EndpointState
 from extproc.core.statistics import BandStatistics, EndpointStatistics, Statistics
-from extproc.core.tally import Tally
+from extproc.core.tally import BandTally, Tally
 
 
 def build_statistics(dispatcher: Dispatcher, books: Books, tally: Tally, now: float) -> Statistics:
@@ -34,7 +34,7 @@ def build_statistics(dispatcher: Dispatcher, books: Books, tally: Tally, now: fl
 
 def _band(dispatcher: Dispatcher, books: Books, tally: Tally, priority: int, now: float) -> BandStatistics:
     band = dispatcher.queues.bands.get(priority)
-    counts = tally.band(priority, now)
+    counts = tally.bands.get(priority) or BandTally(now)  # looking must not start a drain rate
     inflight = books.ledger.of_priority(priority)
     ceilings = books.policies.ceilings.shown(priority, now)
     return BandStatistics(

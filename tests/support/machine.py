@@ -95,7 +95,8 @@ CONFIGS = st.builds(
     pacing=st.sampled_from((PrefillPacingConfig(enabled=False), PrefillPacingConfig(budget_tokens=100))),
     default_band=st.builds(
         BandConfig,
-        max_requests=st.sampled_from((3, 5000)),
+        max_requests=st.sampled_from((3, 5000, 0)),
+        missed_deadlines=st.sampled_from(("drop", "demote")),
         max_requests_per_flow=st.sampled_from((None, 2)),
         ttl_s=st.sampled_from((None, 3.0)),
         borrow=st.booleans(),
@@ -361,7 +362,11 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 2), priority=st.sampled_from(PRIORITIES))
     def reclaim(self, index: int, priority: int) -> None:
         if index in self.listed:
-            self.send(ReclaimRequested(self.listed[index].id, priority, 1, 100))
+            endpoint_id = self.listed[index].id
+            self.send(ReclaimRequested(endpoint_id, priority, 1, 100))
+            given_up = sum(isinstance(command, Revoke) for command in self.answers[-1])
+            if self.leases.get(endpoint_id, 99) < 99:
+                self.leases[endpoint_id] = max(0, self.leases[endpoint_id] - given_up)
 
     @rule(seconds=st.sampled_from((0.05, 0.3, 1.0, 4.0, 11.0)))
     def wait(self, seconds: float) -> None:
