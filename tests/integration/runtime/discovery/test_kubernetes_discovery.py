@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from extproc.clock import SystemClock
 from extproc.config.endpoints import KubernetesDiscovery
@@ -223,3 +224,30 @@ def test_outside_a_cluster_the_api_server_must_be_given(monkeypatch: pytest.Monk
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match="give api_server"):
         KubernetesSource(KubernetesDiscovery(pool="llama"), SystemClock(), random.Random(1))
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha2"])
+async def test_the_shipped_role_allows_every_call_that_discovery_makes(version: str) -> None:
+    manifest = Path(__file__).parents[4] / "deploy" / "kubernetes" / "extproc.yaml"
+    roles = [item for item in yaml.safe_load_all(manifest.read_text()) if item["kind"] == "Role"]
+    allowed = {
+        (group, resource, verb)
+        for rule in roles[0]["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    async with kube_api() as (api, url):
+        await api.put(POOLS, pool({"app": "vllm"}, 8000))
+        await api.put(POOLS.replace("k8s.io/v1", "x-k8s.io/v1alpha2"), pool({"app": "vllm"}, 8000))
+        await api.put(PODS, pod("a", "10.0.0.1"))
+        async with running(source(url, pool_version=version)):
+            await until_watching(api, PODS)
+        async with running(source(url, pool=None, service="vllm")):
+            await until_watching(api, SLICES)
+        calls = {(path, "watch" if "watch" in query else "list") for path, query in api.requests}
+    assert {path.rsplit("/", 1)[1] for path, _ in calls} == {"inferencepools", "pods", "endpointslices"}
+    for path, verb in calls:
+        parts = path.split("/")
+        group = parts[2] if parts[1] == "apis" else ""
+        assert (group, parts[-1], verb) in allowed, path
