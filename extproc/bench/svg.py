@@ -108,7 +108,8 @@ def timeline(title: str, series: Sequence[Series], marks: Marks, *, y_label: str
             f'stroke="{marks.colour}" stroke-width="1.2"><title>{count:g} {html.escape(marks.label)} at '
             f"{x:.1f} s</title></line>"
         )
-    return "".join([*parts, *_legend([*series, Series(marks.label, (), marks.colour)]), "</svg>"])
+    named = [*series, Series(marks.label, (), marks.colour)] if marks.points else series
+    return "".join([*parts, *_legend(named), "</svg>"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,4 +193,4 @@ def _text(x: float, y: float, text: str, *, anchor: str = "start", colour: str =
 
 
 def _short(value: float) -> str:
-    return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -55,7 +55,7 @@ _LIMITS = {
     "--mean-output-tokens", default=512, show_default=True, help="Where nothing else ends an answer."
 )
 @click.option("--temperature", default=0.0, show_default=True, help="Of requests that give none.")
-@click.option("--fault", "faults", multiple=True, help="A fault from the start; see docs/emulator.md.")
+@click.option("--fault", "faults", multiple=True, help="A fault from the start; see docs/simulator.md.")
 @click.option("--seed", default=0, show_default=True, help="Seed of response ids and unseeded sampling.")
 def emulate(
     host: str,

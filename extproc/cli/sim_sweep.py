@@ -17,6 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from extproc.bench.summary import summarize_by
+from extproc.cli.run_page import spread_chart, write_page
 from extproc.cli.simulate import seconds
 from extproc.config.loader import load_text
 from extproc.config.yaml_source import parse_yaml
@@ -41,9 +42,16 @@ Row = dict[str, Value]
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(1, 100), help="Runs of each cell.")
 @click.option("--jobs", default=os.cpu_count() or 1, type=click.IntRange(1), help="Processes [all cores].")
 @click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Write the table as CSV.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Write a page of plots (.html).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def sweep(
-    scenario: Path, varies: tuple[str, ...], seeds: int, jobs: int, csv_path: Path | None, as_json: bool
+    scenario: Path,
+    varies: tuple[str, ...],
+    seeds: int,
+    jobs: int,
+    csv_path: Path | None,
+    plot: Path | None,
+    as_json: bool,
 ) -> None:
     """Run SCENARIO once for each value (or pair of values) and compare what users would see.
 
@@ -61,6 +69,8 @@ def sweep(
     rows = _run_all(axes, grid, texts, seeds, jobs)
     if csv_path is not None:
         _write_csv(csv_path, rows)
+    if plot is not None:
+        write_page(plot, f"{scenario.name}: {', '.join(varies)}", _charts(axes, rows))
     if as_json:
         click.echo(json.dumps(rows))
     else:
@@ -83,6 +93,33 @@ def run_cell(text: str, seeds: int) -> Row:
     tokens = sum(result.output_tokens for result in results)
     row["output_tokens_per_s"] = round(tokens / sum(result.ended_at_s for result in results), 1)
     return row
+
+
+def _charts(axes: Sequence[Axis], rows: list[Row]) -> list[str]:
+    """A range plot for each class (p50 to p95) and each total that changes."""
+    labels = [", ".join(f"{axis.name} {row[axis.name]}" for axis in axes) for row in rows]
+    charts = []
+    for name in rows[0]:
+        if name.endswith("_ttft_p95_s"):
+            medians = name.replace("_p95_", "_p50_")
+            spreads = [
+                (label, 1000 * number(row[medians]), 1000 * number(row[name]), 1000 * number(row[name]))
+                for label, row in zip(labels, rows, strict=True)
+            ]
+            charts.append(
+                spread_chart(f"TTFT p50 to p95 of {name.removesuffix('_ttft_p95_s')}", spreads, "ms")
+            )
+        elif name in ("evictions", "preemptions") or name.endswith("_duration_s"):
+            values = [number(row[name]) for row in rows]
+            if len(set(values)) > 1:
+                spreads = [(label, 0.0, value, value) for label, value in zip(labels, values, strict=True)]
+                charts.append(spread_chart(name, spreads, "s" if name.endswith("_s") else ""))
+    return charts
+
+
+def number(value: Value) -> float:
+    """A figure of a row; figures are never text."""
+    return float(value)
 
 
 def _check(text: str, source: str) -> None:

@@ -15,20 +15,26 @@ from rich.table import Table
 
 from extproc.bench.records import format_records
 from extproc.bench.summary import ClassSummary, summarize_by
+from extproc.cli.run_page import run_charts, write_page
 from extproc.sim.files import load_scenario
 from extproc.sim.result import RunResult
 from extproc.sim.runner import Simulation
 from extproc.sim.scenario import Scenario
 
 _PROGRESS_STEPS = 100
+TIMELINE_S = 0.25
+"""Between two points of the plots; scenarios of hours should set `timeline_interval_s`."""
 
 
 @click.command()
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("--seed", type=int, help="Instead of the file's seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Write a page of plots (.html).")
 @click.option("--records", type=click.Path(path_type=Path), help="Write one JSON line for each request.")
-def simulate(scenario: Path, seed: int | None, as_json: bool, records: Path | None) -> None:
+def simulate(
+    scenario: Path, seed: int | None, as_json: bool, records: Path | None, plot: Path | None
+) -> None:
     """Run SCENARIO (a file such as config/scenarios/steady.yaml) in virtual time and print what became of it.
 
     Example: extproc simulate config/scenarios/burst.yaml --seed 3
@@ -37,7 +43,11 @@ def simulate(scenario: Path, seed: int | None, as_json: bool, records: Path | No
     chosen = loaded.scenario()
     if seed is not None:
         chosen = dataclasses.replace(chosen, seed=seed)
+    if plot is not None and chosen.timeline_interval_s is None:
+        chosen = dataclasses.replace(chosen, timeline_interval_s=TIMELINE_S)
     result = run_with_progress(chosen)
+    if plot is not None:
+        write_page(plot, f"{chosen.name} (seed {chosen.seed})", run_charts(result))
     if records is not None:
         records.write_text("".join(format_records(result.records)), "utf-8")
     summaries = summarize_by(result.records, lambda record: record.traffic_class)

@@ -20,13 +20,16 @@ STEADY = str(Path(__file__).parents[2] / "config" / "scenarios" / "steady.yaml")
 
 def test_a_sweep_shows_what_a_reserve_costs_and_saves(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    arguments = [STEADY, "--vary", "ceiling=0.6,0.9", "--jobs", "2", "--csv", str(path), "--json"]
+    page = tmp_path / "page.html"
+    arguments = [STEADY, "--vary", "ceiling=0.6,0.9", "--jobs", "2", "--json"]
+    arguments += ["--csv", str(path), "--plot", str(page)]
     result = CliRunner().invoke(sweep, arguments)
     assert result.exit_code == 0, result.output
     low, high = json.loads(result.stdout)
     assert (low["ceiling"], high["ceiling"]) == (0.6, 0.9)
     assert low["batch_duration_s"] > high["batch_duration_s"]
     assert low["evictions"] <= high["evictions"]
+    assert "ceiling 0.9" in page.read_text("utf-8")
     with path.open() as file:
         assert [row["ceiling"] for row in csv.DictReader(file)] == ["0.6", "0.9"]
 

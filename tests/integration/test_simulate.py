@@ -46,6 +46,17 @@ def test_records_have_one_line_for_each_request(tmp_path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) == data["requests"]
 
 
+def test_a_plot_is_one_page_that_needs_no_network(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    run("burst", "--plot", str(path))
+    text = path.read_text("utf-8")
+    assert text.count("<svg") == 6
+    assert "evictions" in text
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    result = CliRunner().invoke(simulate, [str(FOLDER / "burst.yaml"), "--plot", str(tmp_path / "page.png")])
+    assert result.exit_code == 2
+
+
 def test_bad_files_are_named_with_line_and_field(tmp_path: Path) -> None:
     text = (FOLDER / "steady.yaml").read_text("utf-8")
     path = tmp_path / "bad.yaml"
