@@ -39,7 +39,11 @@ _decode_body = msgspec.json.Decoder(dict[str, object]).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What all turns of a worker share. `on_headers(lease, queue_s)`: the gateway let the request through."""
+    """What all turns of a worker share.
+
+    `on_headers(lease, queue_s)`: the gateway let the request through; `on_ended(lease)`: nothing more is
+    sent.
+    """
 
     gateway: Gateway
     journal: Journal
@@ -51,6 +55,7 @@ class Tools:
     queue_timeout_s: float
     request_timeout_s: float
     on_headers: Callable[[Lease, float], None]
+    on_ended: Callable[[Lease], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,7 @@ class Turn:
         """Work on the item until it is finished or has to be returned."""
         is_whole = self._classification.is_whole or self._progress.stats.needs_whole
         end, disruption = await (self._ask_whole(route) if is_whole else self._ask_parts(route))
+        self._tools.on_ended(self._lease)
         self._tools.meters.legs.labels(disruption.value).inc()
         if disruption is Disruption.NONE:
             reply = end.body if is_whole else self._reply()

@@ -35,6 +35,7 @@ _OWN_ERROR_DELAY_S = 5.0
 class _Active:
     lease: Lease
     is_queued: bool = True
+    is_ended: bool = False
     turn: Turn | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -65,6 +66,7 @@ class Worker:
             queue_timeout_s=config.gateway.queue_timeout_s,
             request_timeout_s=config.gateway.request_timeout_s,
             on_headers=self._on_headers,
+            on_ended=self._on_ended,
         )
         self._active: dict[ItemKey, _Active] = {}
         self._jobs: dict[JobId, Job] = {}
@@ -124,16 +126,22 @@ class Worker:
 
     def _room(self) -> int:
         now = self._clock.now()
-        queued = sum(active.is_queued for active in self._active.values())
-        self._meters.in_flight.set(len(self._active))
+        in_flight = self._in_flight()
+        queued = sum(active.is_queued and not active.is_ended for active in self._active.values())
+        self._meters.in_flight.set(in_flight)
         self._meters.queued.set(queued)
-        room = self._window.room(len(self._active), queued, now)
+        room = self._window.room(in_flight, queued, now)
+        # Ended requests whose results are not written yet hold memory, not capacity: bounded, not counted.
+        room = min(room, 2 * self._window.limit - len(self._active))
         self._meters.window.set(self._window.limit)
         self._meters.open_circuits.set(self._gateway.open_circuits)
         if now < self._hold_until:
             return 0
         allowed = self._gateway.room(now)
         return room if allowed is None else min(room, allowed)
+
+    def _in_flight(self) -> int:
+        return sum(not active.is_ended for active in self._active.values())
 
     async def _wait_for_change(self) -> None:
         try:
@@ -195,10 +203,17 @@ class Worker:
             self._meters.queue_seconds.observe(queue_s)
             self._wake.set()
 
+    def _on_ended(self, lease: Lease) -> None:
+        """The request has ended: its place is free, though its result is not written yet."""
+        active = self._active.get(lease.key)
+        if active is not None and not active.is_ended:
+            active.is_ended = True
+            self._wake.set()
+
     def _on_turn_end(self, active: _Active, end: TurnEnd) -> None:
         now = self._clock.now()
         if end.disruption in (Disruption.EVICTED, Disruption.BACKPRESSURE):
-            self._window.on_pushback(len(self._active), now)
+            self._window.on_pushback(self._in_flight(), now)
         if end.disruption is Disruption.BACKPRESSURE:
             # Whatever is sent now would be refused for the same reason.
             self._hold_until = max(self._hold_until, now + (end.retry_after_s or 0.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from aiohttp import web
 
 from extproc.batch.intake import COMPLETIONS
 from extproc.client.batches import BatchesClient
+from extproc.clock import SystemClock
 from extproc.config.batch import BatchConfig, RedisStoreConfig, RetryConfig, WindowConfig
 from tests.support.batch_app import (
     batch_line,
@@ -219,6 +221,39 @@ async def test_field_bug_137_long_answers_outlive_their_lease(
     assert len(results) == 1
     assert batch["extproc"]["totals"]["attempts"] == 1
     assert batch["extproc"]["totals"]["output_tokens"] == 300
+
+
+@pytest.mark.slow
+async def test_throughput_grows_with_workers_until_the_pool_is_the_limit(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    pool = asyncio.Semaphore(12)
+
+    async def reply(n: int, request: web.Request) -> web.StreamResponse:
+        async with pool:
+            await asyncio.sleep(0.25)
+            return await one_token(request)
+
+    took_s: list[float] = []
+    clock = SystemClock()
+    engine = ScriptedEngine(reply)
+    async with engine.running() as url:
+        for workers in (1, 2, 4):
+            store = RedisStoreConfig(url=redis_server.url, prefix=f"scale-{workers}")
+            window = WindowConfig(initial=4, minimum=4, maximum=4, max_queued=4)
+            config = replace(fast_config(url, store), window=window)
+            async with contextlib.AsyncExitStack() as stack:
+                for _ in range(workers - 1):
+                    await stack.enter_async_context(running(config, has_api=False))
+                started = clock.now()
+                batch, results = await run_job(config, COMPLETIONS, lines(96))
+                took_s.append(clock.now() - started)
+            assert len(results) == 96
+            assert batch["extproc"]["totals"]["attempts"] == 96
+    one, two, four = took_s
+    assert one / two > 1.4
+    assert two / four > 1.15
+    assert engine.calls == 3 * 96
 
 
 async def test_field_bug_139_cancel_and_submit_again_are_two_jobs(tmp_path: Path) -> None:

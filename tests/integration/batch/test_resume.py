@@ -50,6 +50,7 @@ CASES: list[tuple[str, str, dict[str, object]]] = [
     ("ignore_eos", COMPLETIONS, {"ignore_eos": True}),
     ("min_tokens", COMPLETIONS, {"min_tokens": 60}),
     ("stop", COMPLETIONS, {"stop": ["e", "th"], "min_tokens": 40}),
+    ("logprobs", COMPLETIONS, {"logprobs": 2}),
     ("stop included", COMPLETIONS, {"stop": ["a t", "zz"], "include_stop_str_in_output": True}),
 ]
 
@@ -73,6 +74,7 @@ async def test_cut_again_and_again_every_answer_is_the_uninterrupted_one(
         assert got["token_ids"] == want["token_ids"]
         assert got.get("text") == want.get("text")
         assert got.get("message", {}).get("content") == want.get("message", {}).get("content")
+        assert got["logprobs"] == want["logprobs"]
         assert got["finish_reason"] == want["finish_reason"]
         assert got["stop_reason"] == want["stop_reason"]
         assert line["response"]["body"]["usage"]["completion_tokens"] == reply["usage"]["completion_tokens"]
