@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from extproc.batch.job import ItemKey
 from extproc.batch.meters import BatchMeters
@@ -21,7 +22,6 @@ from extproc.batch.stores.contract import (
     Amounts,
     Change,
     Finish,
-    JobStore,
     Return,
     Save,
     StoreUnavailableError,
@@ -49,12 +49,20 @@ class Lease:
     take_amounts: Callable[[], Amounts] = dict
 
 
+class ChangeSink(Protocol):
+    """The one thing that the journal needs of a store."""
+
+    async def apply(self, changes: Sequence[Change]) -> set[ItemKey]:
+        """See `JobStore.apply`."""
+        ...
+
+
 class Journal:
     """Writes for all leases of one worker; `on_lost` is called for each lease that turns out to be lost."""
 
     def __init__(
         self,
-        store: JobStore,
+        store: ChangeSink,
         clock: Clock,
         config: WorkerConfig,
         meters: BatchMeters,

@@ -84,7 +84,7 @@ async def _run(
     leases = [Lease(key, token, Progress([Generation(prompt_ids=(1, 2, 3))])) for key, token in keys]
     failures: list[BaseException] = []
     keeper = TaskKeeper(lambda name, error: failures.append(error))
-    journal = Journal(counting, clock, WorkerConfig(), BatchMeters(), lambda lease: None)  # type: ignore[arg-type]
+    journal = Journal(counting, clock, WorkerConfig(), BatchMeters(), lambda lease: None)
     writing = keeper.spawn(journal.run(), name="journal") if store is not None else None
     cpu_at_start, started = _cpu_s(), clock.now()
     sent = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from extproc.client.batches import BatchApiError, BatchesClient
+from extproc.client.inference import InferenceClient
 from extproc.clock import SystemClock
 from extproc.stack.envoy import EnvoySettings
 from extproc.stack.local import HOST, LocalStack
@@ -120,6 +122,13 @@ class FaultRig:
             "api": {"port": self.api_port},
             "admin": {"port": 0},
         }
+
+    async def generated_tokens(self) -> int:
+        """What the engine has generated since it was started, by its own counter."""
+        async with InferenceClient(self.engine_url, clock=SystemClock(), concurrency=1) as client:
+            page = (await client.call("/metrics")).body.decode()
+        (value,) = re.findall(r"^vllm:generation_tokens_total\{.*?\} (\S+)$", page, re.MULTILINE)
+        return int(float(value))
 
     async def run_job(
         self,

@@ -18,11 +18,14 @@ from typing import Any
 import pytest
 
 from extproc.batch.intake import COMPLETIONS
+from extproc.config.batch import WorkerConfig
 from tests.support.batch_app import batch_line, direct_replies
 from tests.support.fault_rig import FaultRig
 from tests.support.redis_server import RedisServer, find_redis_server
 
 REQUESTS = 40
+IN_FLIGHT = 40
+SAVE_TOKENS = WorkerConfig().save_tokens
 TOKENS = 150
 
 
@@ -88,6 +91,9 @@ async def test_worker_killed_at_random_instants(tmp_path: Path) -> None:
         batch, lines = await rig.run_job(
             COMPLETIONS, job.content, lambda: kill_workers(rig, 3, random.Random(1), 0.5)
         )
+        # A kill loses at most what was not saved yet of each running request.
+        lost = await rig.generated_tokens() - REQUESTS * TOKENS
+        assert 0 <= lost <= 3 * IN_FLIGHT * SAVE_TOKENS
         await job.check(rig, batch, lines)
 
 

@@ -32,7 +32,7 @@ class RecordingStore:
 
 def make_journal(store: RecordingStore, lost: list[Lease], **settings: float) -> Journal:
     config = WorkerConfig(**settings)  # type: ignore[arg-type]
-    return Journal(store, SystemClock(), config, BatchMeters(), lost.append)  # type: ignore[arg-type]
+    return Journal(store, SystemClock(), config, BatchMeters(), lost.append)
 
 
 def make_lease(line: int = 1) -> Lease:
