@@ -14,8 +14,9 @@ import msgspec
 
 from extproc.batch.intake import CHAT
 from extproc.batch.planner import Circuit, RetryPolicy, is_nobody_there
+from extproc.client.answer_stream import AnswerStream
 from extproc.client.answers import EndKind, StreamEnd
-from extproc.client.inference import AnswerStream, InferenceClient
+from extproc.client.inference import InferenceClient
 from extproc.clock import Clock
 from extproc.config.batch import GatewayConfig
 

@@ -1,0 +1,122 @@
+"""Getting one answer of an item from the server: plan the leg, stream it, keep what comes. One leg per call.
+
+It saves through the journal and counts in the trail; what the end of a leg means is the turn's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from extproc.batch.gateway import Gateway, Route
+from extproc.batch.journal import Journal, Lease
+from extproc.batch.progress import Generation
+from extproc.batch.reply import split_logprobs
+from extproc.batch.resume import Leg, Part, continue_leg, find_cut, first_leg, token_limit
+from extproc.batch.trail import Trail
+from extproc.batch.traits import Body
+from extproc.client.answers import EndKind, Piece, StreamEnd
+from extproc.exchange import names
+
+
+class ShapeError(Exception):
+    """The answer can't be rebuilt or trusted as streamed; the message is the feature to be counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerStreamer:
+    """Streams the answers of one item. `headers` go with every leg; `on_headers(queue_s)` when they are
+    answered.
+
+    `timeout_s()` is what is left of the item's time.
+    """
+
+    gateway: Gateway
+    route: Route
+    journal: Journal
+    lease: Lease
+    trail: Trail
+    endpoint: str
+    body: Body
+    can_resume: bool
+    headers: Mapping[str, str]
+    timeout_s: Callable[[], float]
+    on_headers: Callable[[float], None]
+
+    async def run_leg(self, part: Part, generation: Generation) -> tuple[StreamEnd, int]:
+        """Send one request for what is missing of `generation`; how it ended, and the tokens it brought.
+
+        Raises ShapeError when the stream can't be used.
+        """
+        leg = await self._plan(part, generation)
+        held = len(generation.ids)
+        end = await self._stream(leg, generation)
+        self.gateway.note_end(self.route, end)
+        if end.kind is EndKind.FINISHED and end.usage is not None:
+            if leg.resumed_tokens == 0:
+                generation.cached_tokens = end.usage.cached_tokens
+            if not generation.ids:
+                generation.reported = (end.usage.prompt_tokens or 0, end.usage.output_tokens or 0)
+        return end, len(generation.ids) - held
+
+    async def _plan(self, part: Part, generation: Generation) -> Leg:
+        """A continuation where there is something to continue from, else the client's own request."""
+        first = first_leg(self.endpoint, self.body, part)
+        if generation.ids and self.can_resume:
+            if generation.prompt_ids is None:
+                ids = await self.gateway.fetch_prompt_ids(self.route, self.endpoint, first.body)
+                generation.prompt_ids = ids
+            limit = await self._token_limit(generation)
+            if limit is not None:
+                cut = find_cut(generation, self.body, limit)
+                self.trail.redone(generation.rewind(cut.tokens, cut.chars))
+                leg = continue_leg(self.endpoint, self.body, part, generation, limit)
+                if leg is not None:
+                    self.trail.resumed(leg.resumed_tokens)
+                    return leg
+        if generation.ids or generation.chars:
+            self.trail.redone(generation.rewind(0, 0))
+            self.trail.restarted("no safe point to continue from")
+        return first
+
+    async def _token_limit(self, generation: Generation) -> int | None:
+        prompt_tokens = len(generation.prompt_ids or ())
+        limit = token_limit(self.endpoint, self.body, prompt_tokens, None)
+        if limit is None:
+            length = await self.gateway.max_model_len(self.route, str(self.body.get("model")))
+            limit = token_limit(self.endpoint, self.body, prompt_tokens, length)
+        return limit
+
+    async def _stream(self, leg: Leg, generation: Generation) -> StreamEnd:
+        self.trail.sent()
+        headers = dict(self.headers)
+        if leg.body.get("ignore_eos") and "max_tokens" in leg.body:
+            headers[names.EXPECTED_OUTPUT_TOKENS] = str(leg.body["max_tokens"])
+        async with self.gateway.stream(self.route, leg.path, leg.body, headers, self.timeout_s()) as answer:
+            if answer.headers_at is not None:
+                self.on_headers(answer.headers_at - answer.sent_at)
+            async for piece in answer:
+                self._take(piece, leg, generation)
+                self.journal.mark(self.lease)
+            return answer.end
+
+    def _take(self, piece: Piece, leg: Leg, generation: Generation) -> None:
+        if piece.reasoning or piece.tool_calls is not None:
+            raise ShapeError("the server parses its output")
+        if piece.prompt_token_ids is not None:
+            if leg.resumed_tokens == 0:
+                generation.prompt_ids = piece.prompt_token_ids
+            elif list(piece.prompt_token_ids) != leg.body["prompt"]:
+                raise ShapeError("the server changed the prompt's token ids")
+        rows: list[bytes] = []
+        if piece.logprobs is not None and piece.token_ids:
+            try:
+                rows = split_logprobs(piece.logprobs, len(piece.token_ids))
+            except (ValueError, msgspec.DecodeError) as error:
+                raise ShapeError("log probabilities of another shape") from error
+        generation.append(piece.token_ids, piece.text, rows)
+        self.trail.received(len(piece.token_ids))
+        if piece.finish_reason is not None and piece.finish_reason != "abort":
+            generation.finish_reason, generation.stop_reason = piece.finish_reason, piece.stop_reason
