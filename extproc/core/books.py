@@ -43,7 +43,7 @@ class Books:
         policies = self.policies
         policies.detector.request_ended(entry, output_tokens, now)
         policies.victims.discard(entry)
-        policies.pacing.ended(request_id, now)
+        policies.pacing.ended(request_id, entry.endpoint, now)
         policies.ceilings.released(entry.request.priority, entry.footprint, now)
         if output_tokens is not None:
             policies.estimator.observe(entry.request, output_tokens)
@@ -62,7 +62,7 @@ class Books:
         self.ledger.move(entry, endpoint)
         if entry.revoked_at is None:
             policies.victims.add(entry)
-        policies.pacing.moved(entry.request, endpoint, now)
+        policies.pacing.moved(entry.request, before, endpoint, now)
         self.touch(before, now)
         self.touch(endpoint, now)
 

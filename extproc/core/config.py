@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from extproc.core.ageing import AgeingConfig
 from extproc.core.band import BandConfig
 from extproc.core.ceilings import CeilingConfig
 from extproc.core.checks import FieldChecks
@@ -42,12 +43,16 @@ class FlowControlConfig:
     max_ttl_s: float = 86_400.0
     eviction: EvictionConfig = field(default_factory=EvictionConfig)
     pacing: PrefillPacingConfig = field(default_factory=PrefillPacingConfig)
+    ageing: AgeingConfig | None = None
+    max_bands: int = 64
+    """Priorities in use at once; more are served in the next lower band that there is."""
     picker: PickerConfig = field(default_factory=ProfilesPickerConfig)
 
     def __post_init__(self) -> None:
         checks = FieldChecks(self).at_least("max_requests", 1, 100_000_000).at_least("max_bytes", 1)
         checks.above("default_ttl_s", 0, _MAX_TTL_S).at_least("no_endpoint_ttl_s", 0, _MAX_TTL_S)
         checks.above("max_ttl_s", 0, _MAX_TTL_S)
+        checks.at_least("max_bands", max(1, len(self.bands)), 4096)
         priorities = [band.priority for band in self.bands]
         doubled = sorted({p for p in priorities if priorities.count(p) > 1})
         checks.require(not doubled, f"bands: priority {doubled} is listed more than once").finish()

@@ -8,8 +8,10 @@ decision is taken in the call that made it possible. `next_wakeup()` says when t
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import assert_never
 
+from extproc.core.ageing import Ageing
 from extproc.core.band import QueuedRequest
 from extproc.core.books import Books
 from extproc.core.commands import Command, Revoke
@@ -71,7 +73,9 @@ class FlowController:
         self._create_bands(config)
         self._refusals = Refusals(self._queues, self._demand, self._tally)
         self._revocations = Revocations(config.eviction, self._books)
-        self._dispatcher = Dispatcher(self._queues, self._books, self._revocations, self._tally)
+        self._dispatcher = Dispatcher(
+            self._queues, self._books, self._revocations, self._tally, Ageing(config.ageing)
+        )
 
     @property
     def config(self) -> FlowControlConfig:
@@ -146,6 +150,7 @@ class FlowController:
         self._create_bands(config)
         self._books.install(policies, now)
         self._revocations.config = config.eviction
+        self._dispatcher.ageing = Ageing(config.ageing)
         commands: list[Command] = []
         if config.mode == "observe":
             for item in self._queues:
@@ -201,6 +206,7 @@ class FlowController:
     def _arrived(self, request: Request, now: float, commands: list[Command]) -> bool:
         if self._queues.get(request.id) is not None or self._books.ledger.get(request.id) is not None:
             return self._ignored()
+        request = self._banded(request)
         refusal = self._refusal_at_once(request, now)
         if refusal is not None:
             commands.append(self._refusals.reject(request, *refusal, now))
@@ -213,6 +219,21 @@ class FlowController:
         if self._queues.get(request.id) is item:
             self._make_room(item, now, commands)
         return False
+
+    def _banded(self, request: Request) -> Request:
+        """The request, in another band when clients use too many priorities: never in a higher one."""
+        bands, limit = self._tally.bands, self._config.max_bands
+        if request.priority in bands or len(bands) < limit:
+            return request
+        kept = {*self._config.declared_priorities, *self._queues.active_priorities()}
+        kept.update(self._books.ledger.priorities())
+        for idle in [priority for priority in bands if priority not in kept]:
+            del bands[idle]
+            self._queues.bands.pop(idle, None)
+        if len(bands) < limit:
+            return request
+        lower = [priority for priority in bands if priority < request.priority]
+        return replace(request, priority=max(lower, default=min(bands)))
 
     def _refusal_at_once(self, request: Request, now: float) -> tuple[Outcome, str] | None:
         if self._is_draining:
@@ -311,7 +332,7 @@ class FlowController:
         entry.output_tokens = max(entry.output_tokens, output_tokens)
         if entry.first_output_at is None:
             entry.first_output_at = now
-        return self._books.policies.pacing.output_seen(request_id, now)
+        return self._books.policies.pacing.output_seen(entry.request, entry.endpoint, now)
 
     def _sampled(self, sample: EndpointSample, now: float) -> bool:
         state = self._pool.set_sample(sample)

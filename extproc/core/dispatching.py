@@ -9,6 +9,7 @@ other endpoints pass. Bands without queued requests play no part.
 
 from __future__ import annotations
 
+from extproc.core.ageing import Ageing
 from extproc.core.band import Band, QueuedRequest
 from extproc.core.books import Books
 from extproc.core.ceiling import Ceiling
@@ -54,9 +55,11 @@ class Dispatcher:
         books: Books,
         revocations: Revocations,
         tally: Tally,
+        ageing: Ageing,
     ) -> None:
         self.queues = queues
         self.revocations = revocations
+        self.ageing = ageing
         self.gated: set[int] = set()
         """Priorities whose head was held back in the last pass."""
         self.is_sheddable_held = False
@@ -71,15 +74,51 @@ class Dispatcher:
         self.passed_at = now
         if not self.queues or self.queues.is_pool_empty:
             return
+        while self._pass(now, commands):
+            pass  # an aged head has earned its turn meanwhile
+
+    def _pass(self, now: float, commands: list[Command]) -> bool:
+        """Once through the bands; True: from the top again."""
         closed = _Closed()
-        for priority in self.queues.active_priorities():
+        priorities = self.queues.active_priorities()
+        aged = self._aged_band(priorities, now)
+        if aged is not None and self.ageing.has_turn:
+            self._serve_aged(aged, priorities[0], closed, now, commands)
+        for priority in priorities:
+            if closed.everything:
+                return False
             if priority < 0 and self.is_sheddable_held:
                 self.gated.add(priority)
                 continue
             band = self.queues.bands[priority]
-            self._drain(band, closed.copy() if band.config.borrow else closed, now, commands)
-            if closed.everything:
-                return
+            ceiling = self._books.policies.ceilings.ceiling(priority, now)
+            seen = closed.copy() if band.config.borrow else closed
+            is_above_aged = aged is not None and priority > aged.priority
+            while self._serve_head(band, ceiling, seen, now, commands):
+                if is_above_aged:
+                    self.ageing.higher_dispatched()
+                    if self.ageing.has_turn:
+                        return True
+        return False
+
+    def _aged_band(self, priorities: list[int], now: float) -> Band | None:
+        """The lowest band below the first whose head has waited too long."""
+        if self.ageing.config is None:
+            return None
+        for priority in reversed(priorities[1:]):
+            head = self.queues.bands[priority].head()
+            is_held = priority < 0 and self.is_sheddable_held
+            if head is not None and not is_held and self.ageing.is_aged(head.arrived_at, now):
+                return self.queues.bands[priority]
+        return None
+
+    def _serve_aged(
+        self, aged: Band, highest: int, closed: _Closed, now: float, commands: list[Command]
+    ) -> None:
+        """The turn of an aged head, before everybody; if it doesn't fit yet, the next place is its."""
+        ceiling = self._books.policies.ceilings.ceiling(highest, now)
+        if self._serve_head(aged, ceiling, closed, now, commands):
+            self.ageing.turn_used()
 
     def run_for(self, item: QueuedRequest, now: float, commands: list[Command]) -> None:
         """The pass after an arrival: needed only if the newcomer is next in its lane.
@@ -104,9 +143,11 @@ class Dispatcher:
             self._dispatch(item, pick, now, commands)
         return pick is not None
 
-    def _drain(self, band: Band, closed: _Closed, now: float, commands: list[Command]) -> None:
-        ceiling = self._books.policies.ceilings.ceiling(band.priority, now)
-        while (item := band.head(closed.lanes)) is not None:
+    def _serve_head(
+        self, band: Band, ceiling: Ceiling, closed: _Closed, now: float, commands: list[Command]
+    ) -> bool:
+        """Dispatches the band's next request; False when there is none that may go, which is then closed."""
+        while not closed.everything and (item := band.head(closed.lanes)) is not None:
             candidates = self._books.pool.candidates(item.lane)
             band.reestimate(item, self._books.policies.estimator)
             pick = self._pick(item, candidates, closed, ceiling, now)
@@ -114,11 +155,10 @@ class Dispatcher:
                 pick = self._evict_for(item, band, candidates, closed, ceiling, now, commands)
             if pick is not None:
                 self._dispatch(item, pick, now, commands)
-                continue
+                return True
             self.gated.add(band.priority)
             closed.close(item.lane, candidates)
-            if closed.everything:
-                return
+        return False
 
     def _pick(
         self, item: QueuedRequest, candidates: Candidates, closed: _Closed, ceiling: Ceiling, now: float

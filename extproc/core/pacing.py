@@ -6,9 +6,7 @@ ends `max_hold_s` after it began; then one budget's worth may go before it begin
 interactive stream can't starve the batch. An endpoint whose engine has had requests waiting for longer than
 `waiting_closes_after_s` takes no sheddable work either.
 
-The end of a prefill is observed where the body passes through us; else it is estimated, first come first
-served at the prefill rate, which is learnt from samples of the engine's prompt token counter; each such
-sample also ends the prefills that the counter shows to be done.
+How it is known what is in prefill is told in `prefills`.
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from extproc.core.checks import FieldChecks
-from extproc.core.heap import Entry, RemovableHeap
+from extproc.core.heap import RemovableHeap
 from extproc.core.pool import EndpointState
-from extproc.core.types import EndpointSample, Request, RequestId
+from extproc.core.prefills import EndpointPrefills, Prefill
+from extproc.core.types import Request, RequestId
 
-_RATE_WEIGHT = 0.2
 _OBSERVED_HOLDS = 4
 """Where first tokens are seen, a prefill is given up only after so many times the longest hold."""
 _NEVER = float("inf")
@@ -45,62 +43,16 @@ class PrefillPacingConfig:
         checks.above("waiting_closes_after_s", 0, 3600).finish()
 
 
-class _Prefill:
-    """One request that hasn't produced its first token yet, as far as is known."""
-
-    __slots__ = ("endpoint", "is_sheddable", "request_id", "timer", "tokens")
-
-    def __init__(self, request: Request, endpoint: EndpointState, is_sheddable: bool) -> None:
-        self.request_id = request.id
-        self.endpoint = endpoint
-        self.is_sheddable = is_sheddable
-        self.tokens = max(0, request.prompt_tokens)
-        self.timer: Entry[_Prefill] | None = None
-
-
-class _Endpoint:
-    """Prefills of one endpoint in order of dispatch, and how fast it works them off."""
-
-    __slots__ = (
-        "busy_until",
-        "credit",
-        "granted_tokens",
-        "hold_since",
-        "interactive",
-        "is_observed",
-        "prefills",
-        "rate",
-        "sample",
-        "sheddable",
-        "sheddable_tokens",
-        "waiting_since",
-        "was_busy",
-    )
-
-    def __init__(self, rate: float) -> None:
-        self.prefills: dict[RequestId, _Prefill] = {}
-        self.interactive = 0
-        self.sheddable = 0
-        self.sheddable_tokens = 0
-        self.hold_since: float | None = None
-        self.busy_until = float("-inf")
-        self.rate = rate
-        self.credit = 0
-        self.granted_tokens = 0
-        self.is_observed = False
-        self.sample: EndpointSample | None = None
-        self.was_busy = False
-        self.waiting_since: float | None = None
-
-
 class PrefillPacing:
     """Follows prefills from dispatch to first output; told of everything by `Books`."""
 
     def __init__(self, config: PrefillPacingConfig) -> None:
         self._config = config
-        self._endpoints: dict[EndpointState, _Endpoint] = {}
-        self._prefills: dict[RequestId, _Prefill] = {}
-        self._timers: RemovableHeap[_Prefill] = RemovableHeap()
+        self._endpoints: dict[EndpointState, EndpointPrefills] = {}
+        self._prefills: dict[RequestId, Prefill] = {}
+        self._timers: RemovableHeap[Prefill] = RemovableHeap()
+        self._owing: dict[EndpointState, float] = {}
+        """Endpoints with owed work, and when it should all be done."""
         self._closed: dict[EndpointState, float] = {}
         """Endpoints that take no sheddable request at all, and until when (infinity: until an event)."""
 
@@ -119,9 +71,10 @@ class PrefillPacing:
                 return False
         if state.hold_since is not None and now < state.hold_since + config.max_hold_s:
             return False
-        if not state.sheddable:
+        in_prefill = state.sheddable_tokens + state.backlog_tokens(now)
+        if not state.sheddable and in_prefill < 1:
             return True
-        return state.sheddable_tokens + max(0, request.prompt_tokens) <= config.budget_tokens
+        return in_prefill + max(0, request.prompt_tokens) <= config.budget_tokens
 
     def may_allow_any(self, request: Request, endpoints: int, now: float) -> bool:
         """False: none of all the open `endpoints` takes it; a cheap test before asking each."""
@@ -134,81 +87,79 @@ class PrefillPacing:
             return
         state = self._endpoints.get(endpoint)
         if state is None:
-            state = self._endpoints[endpoint] = _Endpoint(self._config.prefill_tokens_per_s)
-        prefill = _Prefill(request, endpoint, request.priority < self._config.sheddable_below)
+            state = self._endpoints[endpoint] = EndpointPrefills(self._config.prefill_tokens_per_s)
+        prefill = Prefill(request, endpoint, request.priority < self._config.sheddable_below)
         self._prefills[request.id] = prefill
-        state.prefills[request.id] = prefill
+        due = state.start(prefill, now)
         if prefill.is_sheddable:
-            state.sheddable += 1
-            state.sheddable_tokens += prefill.tokens
             self._use_grant(state, prefill.tokens, now)
-        else:
-            state.interactive += 1
-            if state.hold_since is None and self._config.hold:
-                state.hold_since = now
-        state.busy_until = max(now, state.busy_until) + prefill.tokens / state.rate
-        due = state.busy_until
+        elif state.hold_since is None and self._config.hold:
+            state.hold_since = now
         if state.is_observed and request.is_streaming:
             due = max(due, now + _OBSERVED_HOLDS * self._config.max_hold_s)
         prefill.timer = self._timers.push((due,), prefill)
         self._note_closed(endpoint, state, now)
 
-    def output_seen(self, request_id: RequestId, now: float) -> bool:
+    def output_seen(self, request: Request, endpoint: EndpointState, now: float) -> bool:
         """The first token was seen by us: no estimate is needed on this endpoint."""
-        prefill = self._prefills.get(request_id)
-        if prefill is None:
-            return False
-        self._endpoints[prefill.endpoint].is_observed = True
-        return self.ended(request_id, now)
+        state = self._endpoints.get(endpoint)
+        if state is not None:
+            state.is_observed = True
+        return self.ended(request.id, endpoint, now)
 
-    def ended(self, request_id: RequestId, now: float) -> bool:
-        """Its prefill is over; True if it was still counted."""
-        prefill = self._prefills.pop(request_id, None)
-        if prefill is None:
+    def ended(self, request_id: RequestId, endpoint: EndpointState, now: float) -> bool:
+        """Its prefill is over for certain; True if somebody may go now who couldn't."""
+        state = self._endpoints.get(endpoint)
+        if state is None:
             return False
+        was_owing = state.owed_tokens
+        state.forgive(request_id)
+        prefill = self._prefills.get(request_id)
+        if prefill is not None:
+            self._end(prefill, now)
+        else:
+            self._settle(endpoint, state, now)
+        return prefill is not None or state.owed_tokens < was_owing
+
+    def _end(self, prefill: Prefill, now: float) -> None:
+        del self._prefills[prefill.request_id]
         if prefill.timer is not None:
             self._timers.remove(prefill.timer)
         state = self._endpoints[prefill.endpoint]
-        del state.prefills[request_id]
-        if prefill.is_sheddable:
-            state.sheddable -= 1
-            state.sheddable_tokens -= prefill.tokens
-        else:
-            state.interactive -= 1
-            if not state.interactive:
-                state.hold_since, state.granted_tokens = None, 0
-        if state.prefills or prefill.endpoint.is_open:
-            self._note_closed(prefill.endpoint, state, now)
-        else:
-            self._forget(prefill.endpoint)
-        return True
+        state.end(prefill)
+        if not state.interactive:
+            state.hold_since, state.granted_tokens = None, 0
+        self._settle(prefill.endpoint, state, now)
 
-    def moved(self, request: Request, endpoint: EndpointState, now: float) -> None:
+    def _settle(self, endpoint: EndpointState, state: EndpointPrefills, now: float) -> None:
+        if not state.is_idle or endpoint.is_open:
+            self._note_closed(endpoint, state, now)
+        else:
+            self._forget(endpoint)
+
+    def moved(self, request: Request, before: EndpointState, after: EndpointState, now: float) -> None:
         """A fallback took the request."""
-        if self.ended(request.id, now):
-            self.dispatched(request, endpoint, now)
+        is_prefilling = request.id in self._prefills
+        self.ended(request.id, before, now)
+        if is_prefilling:
+            self.dispatched(request, after, now)
 
-    def sampled(self, endpoint: EndpointState, now: float) -> bool:
-        """Learns from the endpoint's newest sample; True when prefills turned out to be done."""
+    def sampled(self, endpoint: EndpointState, now: float) -> None:
+        """Learns from the endpoint's newest sample."""
         state, sample = self._endpoints.get(endpoint), endpoint.sample
-        if state is None or sample is None or sample is state.sample:
-            return False
-        before, state.sample = state.sample, sample
-        was_waiting = state.waiting_since
-        if not sample.waiting_requests:
-            state.waiting_since = None
-        elif state.waiting_since is None:
-            state.waiting_since = sample.sampled_at
-        is_reopened = was_waiting is not None and state.waiting_since is None
-        any_ended = self._follow_counter(state, before, sample, now)
-        self._note_closed(endpoint, state, now)
-        return any_ended or is_reopened
+        if state is None or sample is None or state.has_seen(sample):
+            return
+        for prefill in state.follow(sample):
+            self._end(prefill, now)
+        if endpoint in self._endpoints:
+            self._note_closed(endpoint, state, now)
 
     def closed(self, endpoint: EndpointState) -> None:
         """The endpoint takes no more work; what runs there still ends through `ended`."""
         self._closed.pop(endpoint, None)
+        self._owing.pop(endpoint, None)
         state = self._endpoints.get(endpoint)
-        if state is not None and not state.prefills:
+        if state is not None and state.is_idle:
             self._forget(endpoint)
 
     def expire(self, now: float) -> bool:
@@ -217,8 +168,9 @@ class PrefillPacing:
         while (entry := self._timers.peek()) is not None and entry.key[0] <= now:
             prefill = entry.item
             assert prefill is not None
-            self._endpoints[prefill.endpoint].credit -= prefill.tokens
-            any_ended = self.ended(prefill.request_id, now) or any_ended
+            self._endpoints[prefill.endpoint].owe(prefill)
+            self._end(prefill, now)
+            any_ended = True
         return any_ended
 
     def next_change(self, now: float) -> float | None:
@@ -226,12 +178,13 @@ class PrefillPacing:
         entry = self._timers.peek()
         times = [] if entry is None else [entry.key[0]]
         times += [end for end in self._closed.values() if now < end < _NEVER]
+        times += [end for end in self._owing.values() if now < end]
         return min(times, default=None)
 
     def _paces(self, request: Request) -> bool:
         return self._config.enabled and request.priority < self._config.sheddable_below
 
-    def _use_grant(self, state: _Endpoint, tokens: int, now: float) -> None:
+    def _use_grant(self, state: EndpointPrefills, tokens: int, now: float) -> None:
         """A sheddable prompt goes although the hold has run out: after one budget the hold begins again."""
         if state.hold_since is None:
             return
@@ -239,12 +192,20 @@ class PrefillPacing:
         if state.granted_tokens >= self._config.budget_tokens:
             state.hold_since, state.granted_tokens = now, 0
 
-    def _note_closed(self, endpoint: EndpointState, state: _Endpoint, now: float) -> None:
+    def _note_closed(self, endpoint: EndpointState, state: EndpointPrefills, now: float) -> None:
+        budget = self._config.budget_tokens
+        if state.owed_tokens and endpoint.is_open:
+            self._owing[endpoint] = state.cleared_at(0)
+        else:
+            self._owing.pop(endpoint, None)
         until = 0.0
-        if state.sheddable and state.sheddable_tokens >= self._config.budget_tokens:
-            until = _NEVER
-        elif state.hold_since is not None:
+        if state.hold_since is not None:
             until = state.hold_since + self._config.max_hold_s
+        if state.sheddable and state.sheddable_tokens >= budget:
+            until = _NEVER
+        elif state.owed_tokens:
+            # The smallest request could go again when so much of the owed work should be done.
+            until = max(until, state.cleared_at(max(0, budget - state.sheddable_tokens - 1)))
         if until > now and endpoint.is_open:
             self._closed[endpoint] = until
         else:
@@ -253,28 +214,4 @@ class PrefillPacing:
     def _forget(self, endpoint: EndpointState) -> None:
         del self._endpoints[endpoint]
         self._closed.pop(endpoint, None)
-
-    def _follow_counter(
-        self, state: _Endpoint, before: EndpointSample | None, sample: EndpointSample, now: float
-    ) -> bool:
-        """Credits the engine's prompt tokens to the prefills in order, and learns their rate."""
-        was_busy, state.was_busy = state.was_busy, bool(state.prefills)
-        if before is None or before.prompt_tokens_total is None or sample.prompt_tokens_total is None:
-            return False
-        done = sample.prompt_tokens_total - before.prompt_tokens_total
-        seconds = sample.sampled_at - before.sampled_at
-        if done < 0 or seconds <= 0:
-            state.credit = 0  # the engine has restarted
-            return False
-        if was_busy and state.was_busy and done:
-            state.rate += _RATE_WEIGHT * (done / seconds - state.rate)
-        state.credit += done
-        any_ended = False
-        for prefill in list(state.prefills.values()):
-            if state.credit < prefill.tokens or not prefill.tokens:
-                break
-            state.credit -= prefill.tokens
-            any_ended = self.ended(prefill.request_id, now) or any_ended
-        if not state.prefills:
-            state.credit = 0
-        return any_ended
+        self._owing.pop(endpoint, None)

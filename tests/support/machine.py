@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from extproc.core.adaptive import AdaptiveHoldbackConfig
+from extproc.core.ageing import AgeingConfig
 from extproc.core.band import BandConfig
 from extproc.core.capacity import CapacityDetectorConfig
 from extproc.core.ceilings import CeilingConfig
@@ -92,6 +93,7 @@ CONFIGS = st.builds(
     detector=st.sampled_from(DETECTORS),
     ceilings=st.sampled_from(CEILINGS),
     eviction=st.sampled_from(EVICTIONS),
+    ageing=st.sampled_from((None, AgeingConfig(after_s=0.5, share=0.5))),
     pacing=st.sampled_from((PrefillPacingConfig(enabled=False), PrefillPacingConfig(budget_tokens=100))),
     default_band=st.builds(
         BandConfig,
