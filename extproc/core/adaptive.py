@@ -154,15 +154,29 @@ class AdaptiveHoldback:
             if inflight.requests:
                 higher.mean_kv_tokens = inflight.kv_tokens / inflight.requests
                 self._update(higher, inflight, now)
+        self._refresh(higher, now)
+        return self._lowest_down_to(priority, higher, now)
+
+    def _refresh(self, higher: _Higher, now: float) -> None:
         if now >= higher.valid_until:
             higher.ceiling = self._compute(higher, now)
             higher.valid_until = now + _LOOK_AGAIN_S
-        return higher.ceiling
+
+    def _lowest_down_to(self, priority: int, own: _Higher, now: float) -> Ceiling:
+        """What is reserved from a band is reserved from all bands below it, too."""
+        requests, tokens = own.ceiling
+        for other, higher in self._bands.items():
+            if other > priority:
+                self._refresh(higher, now)
+                requests = min(requests, higher.ceiling.requests)
+                tokens = min(tokens, higher.ceiling.tokens)
+        return Ceiling(requests, tokens)
 
     def shown(self, priority: int, now: float) -> Ceiling:
         """What the last decision saw: computing afresh would shift when it is looked at again."""
-        higher = self._bands.get(priority)
-        return level(1.0) if higher is None else higher.ceiling
+        known = [higher.ceiling for band, higher in self._bands.items() if band >= priority]
+        requests = min((ceiling.requests for ceiling in known), default=1.0)
+        return Ceiling(requests, min((ceiling.tokens for ceiling in known), default=1.0))
 
     def next_change(self, now: float) -> float | None:
         """While a reserve is kept, it is looked at again at short intervals.

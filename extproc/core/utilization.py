@@ -164,10 +164,11 @@ class UtilizationDetector:
         reading = self._readings.get(endpoint)
         if reading is None:
             return False
-        if promised is not None or not self._fresh:
+        if promised is not None:
             return True
         if not reading.is_fresh:
-            return self._config.when_stale == "accounting" and reading.score < 1 - TOLERANCE
+            is_accounted = self._config.when_stale == "accounting"
+            return reading.score < 1 - TOLERANCE if is_accounted else not self._fresh
         slack = 1 + self._config.burst_fraction
         return (
             reading.waiting < self._config.queue_depth_threshold * slack
@@ -197,6 +198,8 @@ class UtilizationDetector:
 
     def _relief(self, candidates: Candidates, promised: Footprint) -> float:
         """What freeing so much takes off the sum of scores, if it is spread where it helps."""
+        if not self._fresh and self._config.when_stale == "accounting":
+            return promised.requests / self._config.accounting_max_concurrency
         known = [e.sample.kv_capacity_tokens or 0 for e in candidates if e.sample is not None]
         kv_capacity = sum(known) / max(1, len(known))
         by_queue = promised.requests / self._config.queue_depth_threshold
@@ -208,31 +211,36 @@ class UtilizationDetector:
         config, sample = self._config, endpoint.sample
         reading.is_fresh = sample is not None and now - sample.sampled_at <= config.staleness_s
         if sample is None or not reading.is_fresh:
-            stale_score = endpoint.requests / config.accounting_max_concurrency
-            reading.score = 1.0 if config.when_stale == "full" else stale_score
-            reading.net_score = reading.score
+            reading.score = reading.net_score = 1.0
+            if config.when_stale == "accounting":
+                capacity = config.accounting_max_concurrency
+                reading.score = endpoint.requests / capacity
+                reading.net_score = (endpoint.requests - endpoint.revoked_requests) / capacity
             return
         reading.waiting = float(sample.waiting_requests or 0)
+        unsampled = self._unsampled(endpoint, sample, reading.ended_unseen.requests)
         if config.count_unsampled:
-            reading.waiting += self._unsampled(endpoint, sample)
+            reading.waiting += unsampled
         reading.kv_fraction = sample.kv_usage_fraction or 0.0
         reading.score = self._score(reading.waiting, reading.kv_fraction)
         freed = endpoint.revoked.plus(reading.ended_unseen)
         kv_freed = freed.kv_tokens / sample.kv_capacity_tokens if sample.kv_capacity_tokens else 0.0
+        # Who was sent on a promise has used it up, though no sample shows that yet.
+        taken = 0 if config.count_unsampled else unsampled
         reading.net_score = self._score(
-            max(0.0, reading.waiting - freed.requests), max(0.0, reading.kv_fraction - kv_freed)
+            max(0.0, reading.waiting + taken - freed.requests), max(0.0, reading.kv_fraction - kv_freed)
         )
 
     def _score(self, waiting: float, kv_fraction: float) -> float:
         config = self._config
         return max(waiting / config.queue_depth_threshold, kv_fraction / config.kv_cache_util_threshold)
 
-    def _unsampled(self, endpoint: EndpointState, sample: EndpointSample) -> int:
+    def _unsampled(self, endpoint: EndpointState, sample: EndpointSample, ended: int) -> int:
         """Requests in flight that the sample can't show: dispatched after it was asked for."""
         if endpoint.last_dispatch_at <= sample.sampled_at:
             return 0
         seen = (sample.running_requests or 0) + (sample.waiting_requests or 0)
-        return max(0, endpoint.requests - seen)
+        return max(0, endpoint.requests + ended - seen)
 
     def _restart_age(self, endpoint: EndpointState, reading: _Reading) -> None:
         if reading.timer is not None:
