@@ -291,19 +291,26 @@ class _Rooms:
 
 
 def step_grants(
-    capacity: IntArray, targets: IntArray, reserved: IntArray, ghosts: IntArray | None = None
+    capacity: IntArray,
+    targets: IntArray,
+    written: IntArray,
+    reserved: IntArray,
+    ghosts: IntArray | None = None,
 ) -> IntArray:
     """The next grants on the way to `targets`; safe whatever the replicas do with them, at any moment.
 
-    `reserved` is the most that each replica may believe it holds: the larger of what it said it holds and
-    of the grant it may not have read yet. A grant shrinks at once (its replica gives up what it does not
-    use) and grows only out of what is reserved by nobody.
+    `written` is what was granted last. `reserved`, never below it, is the most that each replica may use: its
+    grant, what it has in use above it, and a larger grant that it may not have replaced yet. A grant shrinks
+    at once (its replica gives up what it does not use) and grows only out of what is reserved by nobody, or
+    into what its own replica has in use. The latter not where more than the capacity is reserved: there
+    victims of evictions are counted beside the requests that were dispatched in their place, and they go.
     """
     free = capacity - reserved.sum(axis=0)
     if ghosts is not None:
         free -= ghosts
+    held = np.where(free >= 0, reserved, written)
     np.maximum(free, 0, out=free)
-    growth = np.maximum(targets - reserved, 0)
+    growth = np.maximum(targets - held, 0)
     earlier = np.cumsum(growth, axis=0) - growth
-    granted: IntArray = np.minimum(targets, reserved) + np.minimum(np.maximum(free - earlier, 0), growth)
+    granted: IntArray = np.minimum(targets, held) + np.minimum(np.maximum(free - earlier, 0), growth)
     return granted

@@ -51,6 +51,7 @@ from extproc.core.sharing import replica_capacity, replica_demand
 from extproc.core.statistics import Statistics
 from extproc.core.tally import Tally
 from extproc.core.types import EndpointId, EndpointSample, Request, RequestId, Usage
+from extproc.core.urgency import NO_NEED, Need
 
 
 class FlowController:
@@ -120,6 +121,12 @@ class FlowController:
     @property
     def queued_requests(self) -> int:
         return self._queues.requests
+
+    def highest_need(self) -> Need:
+        """The highest priority that has requests queued, and how many."""
+        for priority in self._queues.active_priorities():
+            return Need(priority, len(self._queues.bands[priority]))
+        return NO_NEED
 
     def replica_demand(self) -> ReplicaDemand:
         """What this replica of a shared pool has in use and waiting; costs a walk over the bookings."""

@@ -62,12 +62,14 @@ class Grant:
     """What a replica may use from now on; `sequence` 0 is "nothing granted yet".
 
     `replaced` is what the grant before it allowed: the replica may use that until it has read this one.
+    `is_urgent`: somebody waits for what this grant takes away, so acknowledge it at once.
     """
 
     sequence: int = 0
     replaced: Mapping[str, Credits] = field(default_factory=dict)
     credits: Mapping[str, Credits] = field(default_factory=dict)
     reclaims: Sequence[Reclaim] = ()
+    is_urgent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

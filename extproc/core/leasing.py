@@ -13,6 +13,7 @@ grant before, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from extproc.core.credits import (
     ReplicaDemand,
     Report,
 )
+from extproc.core.urgency import is_anybody_pressed
 
 NOTHING = Credits(0, 0)
 
@@ -77,6 +79,16 @@ def _larger(one: Credits, other: Credits) -> Credits:
     return Credits(max(one.slots, other.slots), max(one.tokens, other.tokens))
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one allocation yields. `is_pending`: somebody must not wait for a period, and gets more as soon as
+    others have given up what was asked of them.
+    """
+
+    grants: Mapping[str, Grant]
+    is_pending: bool = False
+
+
 def next_grants(
     capacity: Mapping[str, Credits],
     reports: Mapping[str, Report],
@@ -84,7 +96,7 @@ def next_grants(
     ghosts: Mapping[str, Credits] | None = None,
     *,
     at_least_replicas: int = 1,
-) -> dict[str, Grant]:
+) -> Round:
     """The grants to write now; only those that differ from what the replica has, and only acknowledged ones.
 
     `grants` is what was written last by replica, `ghosts` comes from `claims_left_behind`. Nobody gets more
@@ -108,15 +120,16 @@ def next_grants(
         if waits_for_ack[r]:
             reserved[r] = np.maximum(reserved[r], table.by_address(last[r].replaced))
     if _may_stay(table, demands, written, in_use, ghost_claims):
-        return {}
+        return Round({})
     allocation = allocate(table, demands, ghost_claims)
-    targets = allocation.targets
+    targets = allocation.targets.copy()
     targets[np.array(waits_for_ack, dtype=bool)] = written[np.array(waits_for_ack, dtype=bool)]
     if at_least_replicas > 1:
         targets = np.minimum(targets, np.maximum(table.capacity // at_least_replicas, written))
-    stepped = step_grants(table.capacity, targets, reserved, ghost_claims)
-    return {
-        replica: _grant(table, stepped[r], last[r], allocation.reclaims, replica)
+    stepped = step_grants(table.capacity, targets, written, reserved, ghost_claims)
+    is_urgent = is_anybody_pressed(reports)
+    grants = {
+        replica: _grant(table, stepped[r], last[r], allocation.reclaims, replica, is_urgent=is_urgent)
         for r, replica in enumerate(table.replicas)
         if not waits_for_ack[r]
         and (
@@ -124,6 +137,8 @@ def next_grants(
             or any(reclaim.replica == replica for reclaim in allocation.reclaims)
         )
     }
+    is_settled = np.array_equal(np.maximum(allocation.targets, stepped), stepped)
+    return Round(grants, is_pending=is_urgent and not is_settled)
 
 
 def _may_stay(
@@ -133,22 +148,38 @@ def _may_stay(
     in_use: IntArray,
     ghosts: IntArray,
 ) -> bool:
-    """Nobody waits, and everybody has at least half an even share of what is idle: moving would be noise."""
+    """Nobody waits, all is given out, and everybody has at least half an even share of what is idle: moving
+    more would be noise.
+    """
     if any(demand.waiting for demand in demands.values()):
         return False
     idle = np.maximum(table.capacity - ghosts - in_use.sum(axis=0), 0)
     enough = in_use + idle // (2 * max(1, len(table.replicas)))
-    fits = (np.maximum(written, in_use).sum(axis=0) <= np.maximum(table.capacity - ghosts, 0)).all()
-    return bool(fits and (written >= enough).all())
+    is_given_out = (np.maximum(written, in_use).sum(axis=0) == np.maximum(table.capacity - ghosts, 0)).all()
+    return bool(is_given_out and (written >= enough).all())
 
 
-def _grant(table: PoolTable, row: IntArray, last: Grant, reclaims: Sequence[Reclaim], replica: str) -> Grant:
+def _grant(
+    table: PoolTable,
+    row: IntArray,
+    last: Grant,
+    reclaims: Sequence[Reclaim],
+    replica: str,
+    *,
+    is_urgent: bool,
+) -> Grant:
     credits = {
         address: Credits(slots, tokens)
         for address, (slots, tokens) in zip(table.addresses, row.tolist(), strict=True)
     }
     mine = tuple(reclaim for reclaim in reclaims if reclaim.replica == replica)
-    return Grant(sequence=last.sequence + 1, replaced=last.credits, credits=credits, reclaims=mine)
+    return Grant(
+        sequence=last.sequence + 1,
+        replaced=last.credits,
+        credits=credits,
+        reclaims=mine,
+        is_urgent=is_urgent,
+    )
 
 
 def even_share(capacity: Mapping[str, Credits], replica_index: int, replica_count: int) -> dict[str, Credits]:
@@ -178,7 +209,9 @@ def fallback_credits(
     """What a replica that is cut off may use: its even share, as far as the engines have room.
 
     Others may still run more than their share, so where the endpoint was measured the replica adds to what
-    it has in use at most its part of the places that are free there.
+    it has in use at most its part of the places that are free there. Parts are rounded up: the last free
+    place must not stay empty, and while somebody is above his share at most one less than the number of
+    replicas can be taken too many.
     """
     credits = {}
     for address, share in shares.items():

@@ -12,7 +12,7 @@ from extproc.config.loader import load_file
 from extproc.core.config import FlowControlConfig
 from extproc.errors import ConfigError, Problem
 from extproc.sim.hardware import Hardware
-from extproc.sim.scenario import Delays, EndpointSpec, Fault, Scenario, Scraping
+from extproc.sim.scenario import Delays, EndpointSpec, Fault, Scenario, Scraping, Sharing
 from extproc.sim.server_config import EngineConfig, SchedulingPolicy
 from extproc.workload.traffic import TrafficClass
 
@@ -104,6 +104,7 @@ class ScenarioFile:
     horizon_s: float
     seed: int = 0
     replicas: int = 1
+    sharing: Sharing = field(default_factory=Sharing)
     exempt_from_priority: int | None = None
     has_visible_output: bool = True
     timeline_interval_s: float | None = None

@@ -7,7 +7,7 @@ order and keeps one appointment for `next_wakeup()`. No policy is decided here.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, assert_never
 
 from extproc.core.commands import Command, Dispatch, Displace, Expire, Reject, Revoke
@@ -42,8 +42,12 @@ class GatewayNode:
         rng: random.Random,
         calendar: Calendar,
         engines: Mapping[EndpointId, EngineNode],
+        *,
+        is_leased: bool = False,
     ) -> None:
-        self.controller = FlowController(config, rng)
+        self.controller = FlowController(config, rng, is_leased=is_leased)
+        self.on_handled: Callable[[], None] | None = None
+        """Told after every event, of a replica that shares its pool."""
         self._calendar = calendar
         self._engines = engines
         self._clients: dict[RequestId, GatewayClient] = {}
@@ -64,6 +68,13 @@ class GatewayNode:
         for command in self.controller.handle(event, now):
             self._perform(command)
         self._keep_appointment(now)
+        if self.on_handled is not None:
+            self.on_handled()
+
+    @property
+    def open_requests(self) -> int:
+        """Streams that Envoy has open with it."""
+        return len(self._clients)
 
     def _perform(self, command: Command) -> None:
         match command:

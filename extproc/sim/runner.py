@@ -19,6 +19,7 @@ from extproc.sim.engine_node import EngineNode
 from extproc.sim.gateway_node import GatewayNode
 from extproc.sim.journey import Journey
 from extproc.sim.leg import Leg, LegOwner
+from extproc.sim.replica_group import ReplicaGroup
 from extproc.sim.result import RunResult, TimelinePoint
 from extproc.sim.scenario import EndpointLoss, Fault, Scenario, SlowEngine, StaleMetrics
 from extproc.sim.sequence import Sequence
@@ -42,15 +43,18 @@ class Simulation:
         self.scenario = scenario
         self.calendar = Calendar()
         self.engines: dict[EndpointId, EngineNode] = {}
+        shares = scenario.replicas > 1 and scenario.sharing.mode == "leased"
         self.gateways = [
             GatewayNode(
                 scenario.flow_control,
                 random_stream(scenario.seed, f"gateway/{replica}"),
                 self.calendar,
                 self.engines,
+                is_leased=shares,
             )
             for replica in range(scenario.replicas)
         ]
+        self.group = ReplicaGroup(self.gateways, scenario.sharing, self.calendar) if shares else None
         self.result = RunResult()
         self._nodes = [
             EngineNode(spec, number, self.calendar, keeps_token_times=scenario.keeps_token_gaps)
@@ -90,6 +94,8 @@ class Simulation:
         for traffic in scenario.classes:
             if isinstance(traffic.arrivals, ClosedLoop):
                 self._plan_closed_loop(traffic, traffic.arrivals)
+        if self.group is not None:
+            self.group.begin()
         self._plan_next_arrival()
         if scenario.timeline_interval_s is not None:
             calendar.at(0.0, Rank.SAMPLE, self._sample_timeline)
@@ -111,7 +117,8 @@ class Simulation:
         sequence.is_exempt = is_exempt
         gateway = self.gateways[0]
         if len(self.gateways) > 1:
-            gateway = self._spread_rng.choice(self.gateways)
+            pair = self._spread_rng.choices(self.gateways, k=2)
+            gateway = min(pair, key=lambda gateway: gateway.open_requests)
         return Leg(
             request,
             sequence,

@@ -74,6 +74,24 @@ class Scraping:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How several replicas share the pool, in seconds.
+
+    `leased`: on credits that move between them, as in production; every replica reports each `period_s`, and
+    out of turn when a request must not wait for it; a message to or from the store takes `store_s`. `none`:
+    each replica takes the whole capacity for its own, as a processor does that knows nothing of the others.
+    """
+
+    mode: Literal["leased", "none"] = "leased"
+    period_s: float = 0.1
+    store_s: float = 0.0005
+
+    def __post_init__(self) -> None:
+        if self.period_s <= 0 or self.store_s < 0:
+            raise ConfigError([Problem("period_s", "must be above 0, store_s at least 0")])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointLoss:
     """The engine dies at `at_s` with all its work; it is back, empty, at `back_at_s` (None: never)."""
 
@@ -122,7 +140,8 @@ def _longest(lengths: Lengths) -> int:
 class Scenario:
     """One run. `horizon_s` is when it ends at the latest; it ends earlier when no work is left.
 
-    `replicas` processors share the pool, clients spread over them at random, each with its own controller.
+    `replicas` processors, each with its own controller, share the pool as `sharing` says; a request goes to
+    the one of two drawn at random that has fewer open (Envoy's LEAST_REQUEST).
     `exempt_from_priority` makes requests of that priority and above bypass the gateway and need neither slot
     nor KV blocks: the yardstick in which nobody waits for a place, only for the shared GPU.
     `has_visible_output` says whether response bodies pass through the processor (first tokens are seen).
@@ -138,6 +157,7 @@ class Scenario:
     horizon_s: float
     seed: int = 0
     replicas: int = 1
+    sharing: Sharing = field(default_factory=Sharing)
     exempt_from_priority: int | None = None
     has_visible_output: bool = True
     keeps_token_gaps: bool = False

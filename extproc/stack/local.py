@@ -174,9 +174,7 @@ class LocalStack:
 
     def start_redis(self) -> None:
         """Start Redis (again), empty; returns once it answers."""
-        child = redis_child(self.redis_port, self.directory)
-        self._children["redis"] = child
-        child.start()
+        child = self._start_child(redis_child(self.redis_port, self.directory))
         child.wait_until(lambda: answers_ping(self.redis_port), timeout_s=self._timeout_s)
 
     def start_extproc(self, index: int = 0) -> None:
@@ -259,9 +257,15 @@ class LocalStack:
         return answer
 
     def _spawn(self, name: str, argv: Sequence[str]) -> None:
-        child = ChildProcess(name, argv, self.directory / f"{name}.log")
-        self._children[name] = child
+        self._start_child(ChildProcess(name, argv, self.directory / f"{name}.log"))
+
+    def _start_child(self, child: ChildProcess) -> ChildProcess:
+        """Start it in the place of an earlier one of its name, which is stopped if it still runs."""
+        if earlier := self._children.get(child.name):
+            earlier.stop()
+        self._children[child.name] = child
         child.start()
+        return child
 
     def _wait_http(self, name: str, port: int, path: str) -> None:
         self._children[name].wait_until(lambda: answers_http(HOST, port, path), timeout_s=self._timeout_s)

@@ -88,7 +88,7 @@ class Group:
         self.reports: dict[str, Report] = {name: Report() for name in self.replicas}
 
     def allocate(self) -> None:
-        self.written.update(next_grants(self.capacity, self.reports, self.written))
+        self.written.update(next_grants(self.capacity, self.reports, self.written).grants)
 
     def read_grant(self, name: str) -> None:
         replica = self.replicas[name]
@@ -326,7 +326,7 @@ def test_use_by_address_adds_the_bands() -> None:
 
 def test_while_others_may_live_on_their_fallback_nobody_gets_more_than_an_even_share() -> None:
     greedy = Report(demand=ReplicaDemand(waiting=[Waiting(10, 100, 0)]))
-    grants = next_grants(pool(1, 32), {"r0": greedy}, {}, at_least_replicas=4)
+    grants = next_grants(pool(1, 32), {"r0": greedy}, {}, at_least_replicas=4).grants
     assert grants["r0"].credits["10.0.0.0:8000"].slots == 8
 
 
@@ -341,3 +341,17 @@ def test_cut_off_replica_takes_its_part_of_free_places_only() -> None:
     shares = even_share(capacity, 0, 2)
     credits = fallback_credits(shares, {"a:1": Credits(4, 0)}, {"a:1": 26}, capacity, 2)
     assert (credits["a:1"].slots, credits["b:1"].slots) == (7, 16)
+
+
+def test_places_of_victims_that_were_promised_to_others_are_not_granted_twice() -> None:
+    """Two replicas evict four requests each and dispatch as many in their place before the victims end."""
+    grants = {name: Grant(sequence=1, credits={"a:1": Credits(4, UNLIMITED)}) for name in ("r0", "r1")}
+    doubled = {10: BandUse([4], [0]), -1: BandUse([4], [0])}
+    waits = ReplicaDemand(addresses=["a:1"], in_use=doubled, waiting=[Waiting(10, 4, 0)])
+    rests = ReplicaDemand(addresses=["a:1"], in_use=doubled)
+    reports = {
+        "r0": Report(grant_sequence=1, demand=waits),
+        "r1": Report(grant_sequence=1, demand=rests),
+    }
+    written = next_grants({"a:1": Credits(8, UNLIMITED)}, reports, grants).grants
+    assert all(grant.credits["a:1"].slots <= 4 for grant in written.values())

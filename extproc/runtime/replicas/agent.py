@@ -17,6 +17,7 @@ from extproc.clock import Clock
 from extproc.config.replicas import ReplicasConfig
 from extproc.core.credits import NO_GRANT, Credits, Grant, Reclaim, ReplicaDemand, Report
 from extproc.core.leasing import even_share, fallback_credits, use_by_address
+from extproc.core.urgency import NO_NEED, Need, gap_s, is_urgent, need_of
 from extproc.errors import PeerProtocolError
 from extproc.runtime.replicas.leader import Allocator
 from extproc.runtime.replicas.letters import decode_grant, decode_summary, encode
@@ -24,9 +25,6 @@ from extproc.runtime.replicas.status import MemberSummary, ReplicaStatus
 from extproc.runtime.replicas.store import Answer, ReplicaStore, StoreError
 
 logger = logging.getLogger(__name__)
-
-_MIN_GAP_S = 0.02
-"""Reports out of turn, when somebody starts to wait, come no faster than this."""
 
 
 class LeasedPool(Protocol):
@@ -42,7 +40,9 @@ class LeasedPool(Protocol):
         """The engines' own count of requests by address, as far as it is fresh."""
         ...
 
-    def waiting_requests(self) -> int: ...
+    def need(self) -> Need:
+        """The highest priority that waits, and how many of it."""
+        ...
 
     def lease(self, credits: Mapping[str, Credits], *, hold_sheddable: bool) -> None:
         """From now on use at most so much; addresses that are left out have nothing."""
@@ -77,10 +77,12 @@ class ReplicaAgent:
         self._valid_until = float("-inf")
         self._state = "starting"
         self._wake = asyncio.Event()
+        self._turns = 0
+        """Reports out of turn since the last one that came by the period."""
         self._set_ready = set_ready
         self.is_ready = False
         """Whether it may serve. Without a first grant it may not: others may hold all of the capacity."""
-        self._was_waiting = False
+        self._reported = NO_NEED
         self._grants_taken = 0
         self._reclaims_taken = 0
         self._errors = 0
@@ -94,11 +96,9 @@ class ReplicaAgent:
             self._fall_back()
 
     def noticed(self) -> None:
-        """Call after an event was handled: a request that starts to wait is reported at once."""
-        is_waiting = self._pool.waiting_requests() > 0
-        if is_waiting and not self._was_waiting:
+        """Call after an event was handled: what must not wait for the next period is reported at once."""
+        if is_urgent(self._pool.need(), self._reported):
             self._wake.set()
-        self._was_waiting = is_waiting
 
     # ---- the loop
 
@@ -116,9 +116,10 @@ class ReplicaAgent:
         try:
             async with asyncio.timeout(max(0.0, started + self._config.period_s - self._clock.now())):
                 await self._wake.wait()
+            self._turns += 1
         except TimeoutError:
-            pass
-        await self._clock.sleep_until(started + _MIN_GAP_S)
+            self._turns = 0
+        await self._clock.sleep_until(started + gap_s(self._turns))
         self._wake.clear()
 
     async def _listen(self) -> None:
@@ -141,6 +142,9 @@ class ReplicaAgent:
             measured=self._pool.measured(),
         )
         config = self._config
+        need = need_of(report.demand)
+        wakes_others = is_urgent(need, self._reported)
+        self._reported = need
         try:
             answer = await self._store.report(
                 encode(report),
@@ -153,7 +157,7 @@ class ReplicaAgent:
                 now = self._clock.now()
                 if await self._allocator.round(self._leader, self._pool.capacity(), now):
                     self._wake.set()
-            elif report.demand.waiting:
+            elif wakes_others:
                 await self._store.wake_others()
         except StoreError as error:
             self._failed(error)
@@ -208,8 +212,9 @@ class ReplicaAgent:
         if grant.reclaims:
             self._pool.reclaim(grant.reclaims)
         self._pool.lease(grant.credits, hold_sheddable=False)
-        # Acknowledge at once: the allocator gives nothing more before it has the receipt.
-        self._wake.set()
+        if grant.is_urgent:
+            # The allocator gives nothing more before it has the receipt.
+            self._wake.set()
 
     def _failed(self, error: StoreError) -> None:
         self._errors += 1
@@ -236,7 +241,8 @@ class ReplicaAgent:
     def _use_fallback(self) -> None:
         members = sorted({*self._members, self.replica})
         capacity = self._pool.capacity()
-        shares = even_share(capacity, members.index(self.replica), len(members))
+        index = members.index(self.replica)
+        shares = even_share(capacity, index, len(members))
         in_use = use_by_address(self._pool.demand())
         self._credits = fallback_credits(shares, in_use, self._pool.measured(), capacity, len(members))
         self._pool.lease(self._credits, hold_sheddable=self._holds_sheddable)

@@ -10,12 +10,12 @@ from pathlib import Path
 from extproc.clock import Clock
 from extproc.config.endpoints import KubernetesDiscovery
 from extproc.config.replicas import ReplicasConfig
+from extproc.core.leased_controller import LeasedController
 from extproc.errors import ConfigError, Problem
 from extproc.runtime.discovery.kube_client import find_access
 from extproc.runtime.driver import Driver
 from extproc.runtime.replicas.agent import ReplicaAgent
 from extproc.runtime.replicas.kube_election import KubernetesElection
-from extproc.runtime.replicas.leased_pool import LeasedController
 from extproc.runtime.replicas.standby import Election, RedisElection, StandbyMember
 from extproc.runtime.replicas.status import GroupMember
 from extproc.runtime.replicas.store import ReplicaStore
@@ -53,7 +53,7 @@ def join_group(
     """
     name = replica_name(config)
     if config.mode == "leased":
-        pool = LeasedController(driver.controller, driver.post, clock, fresh_s=config.lease_s / 2)
+        pool = LeasedController(driver.controller, driver.post, clock.now, fresh_s=config.lease_s / 2)
         agent = ReplicaAgent(config, name, build_store(config, name), pool, clock, set_ready)
         driver.lease = agent
         return agent

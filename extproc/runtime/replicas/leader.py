@@ -36,8 +36,8 @@ class Allocator:
         self._settling_replicas = replicas
         self._settling_until = now + self._lease_s
 
-    async def round(self, leader: str, capacity: Mapping[str, Credits], now: float) -> int:
-        """One allocation: how many grants were written (0 also when another leads now). Raises StoreError."""
+    async def round(self, leader: str, capacity: Mapping[str, Credits], now: float) -> bool:
+        """One allocation; True when the next one should follow at once. Raises StoreError."""
         self.rounds += 1
         table = await self._store.table()
         reports = _readable(table)
@@ -49,14 +49,16 @@ class Allocator:
         remembered = {name: report for name, report in departed.items() if name not in forget}
         ghosts = claims_left_behind(remembered, written, live.values())
         at_least = self._settling_replicas if now < self._settling_until else 1
-        grants = next_grants(capacity, live, written, ghosts, at_least_replicas=at_least)
-        if not grants and not forget:
-            return 0
-        letters = {name: encode(grant) for name, grant in grants.items()}
+        found = next_grants(capacity, live, written, ghosts, at_least_replicas=at_least)
+        if not found.grants and not forget:
+            if found.is_pending:
+                await self._store.wake_others()
+            return found.is_pending
+        letters = {name: encode(grant) for name, grant in found.grants.items()}
         if not await self._store.write(leader, letters, forget):
-            return 0
-        self.grants_written += len(grants)
-        return len(grants)
+            return False  # another leads now
+        self.grants_written += len(found.grants)
+        return found.is_pending
 
     def _forgotten(
         self,

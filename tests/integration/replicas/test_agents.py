@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import redis.asyncio
@@ -13,6 +12,7 @@ import redis.asyncio
 from extproc.clock import SystemClock
 from extproc.config.replicas import ReplicasConfig
 from extproc.core.credits import BandUse, Credits, Reclaim, ReplicaDemand, Waiting
+from extproc.core.urgency import Need, need_of
 from extproc.runtime.replicas.agent import ReplicaAgent
 from extproc.runtime.replicas.store import ReplicaStore, StoreError
 from tests.support.redis_server import RedisServer
@@ -47,8 +47,8 @@ class Pool:
     def measured(self) -> Mapping[str, int]:
         return self.measured_counts
 
-    def waiting_requests(self) -> int:
-        return sum(self.waiting.values())
+    def need(self) -> Need:
+        return need_of(self.demand())
 
     def lease(self, credits: Mapping[str, Credits], *, hold_sheddable: bool) -> None:
         self.credits = credits
@@ -267,11 +267,3 @@ async def test_a_paused_process_drops_credits_before_it_uses_them(redis_server: 
         later = SystemClock().now() + 10
         member.agent.guard(later)
         assert member.agent.status().state == "fallback"
-
-
-@pytest.fixture
-def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path / "redis")
-    server.start()
-    yield server
-    server.kill()

@@ -1,4 +1,4 @@
-"""The flow control of this replica, as its agent sees it: figures out, credits in.
+"""The flow control of one replica as whoever exchanges credits for it sees it: figures out, credits in.
 
 Must not know how credits travel. Leases go to the controller as events, in the order in which they must
 be felt: what is asked back first, then the new limits.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from extproc.clock import Clock
 from extproc.core.controller import FlowController
 from extproc.core.credits import UNLIMITED, Credits, Reclaim, ReplicaDemand
 from extproc.core.events import CapacitiesLeased, CapacityLeased, Event, ReclaimRequested, SheddableHeld
 from extproc.core.types import EndpointId
+from extproc.core.urgency import Need
 
 NOTHING = Credits(0, 0)
 
 
 class LeasedController:
-    """Joins one `FlowController` with its `ReplicaAgent`.
+    """Joins one `FlowController` with its part in the group.
 
     Measurements older than `fresh_s` say nothing about who still runs.
     """
@@ -27,13 +27,13 @@ class LeasedController:
         self,
         controller: FlowController,
         post: Callable[[Event], None],
-        clock: Clock,
+        now: Callable[[], float],
         *,
         fresh_s: float,
     ) -> None:
         self._controller = controller
         self._post = post
-        self._clock = clock
+        self._now = now
         self._fresh_s = fresh_s
         self._leased: dict[EndpointId, Credits] = {}
         self._holds_sheddable = False
@@ -45,15 +45,15 @@ class LeasedController:
         return self._controller.replica_demand()
 
     def measured(self) -> Mapping[str, int]:
-        horizon = self._clock.now() - self._fresh_s
+        horizon = self._now() - self._fresh_s
         return {
             address: sample.running_requests + (sample.waiting_requests or 0)
             for _, address, sample in self._controller.endpoint_samples()
             if sample is not None and sample.running_requests is not None and sample.sampled_at >= horizon
         }
 
-    def waiting_requests(self) -> int:
-        return self._controller.queued_requests
+    def need(self) -> Need:
+        return self._controller.highest_need()
 
     def lease(self, credits: Mapping[str, Credits], *, hold_sheddable: bool) -> None:
         endpoints = {endpoint_id: address for endpoint_id, address, _ in self._controller.endpoint_samples()}
