@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
+from extproc.exchange import names
 from extproc.formats.openai import ApiKind, api_kind
 
 _MAX_DIGITS = 15
@@ -65,3 +67,18 @@ def declared_bytes(headers: Mapping[str, str]) -> int | None:
     if length.isascii() and length.isdigit() and len(length) <= _MAX_DIGITS:
         return int(length)
     return None
+
+
+class TraceIds(NamedTuple):
+    """What ties a request to its caller's records; both are the client's own words."""
+
+    request_id: str
+    traceparent: str
+
+
+NO_TRACE = TraceIds("", "")
+
+
+def read_trace(headers: Mapping[str, str]) -> TraceIds:
+    """The request id and the W3C trace context."""
+    return TraceIds(headers.get(names.REQUEST_ID, ""), headers.get(names.TRACEPARENT, ""))

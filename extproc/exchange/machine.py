@@ -17,7 +17,7 @@ from extproc.errors import PeerProtocolError
 from extproc.exchange import events as ev
 from extproc.exchange.admission import Admission
 from extproc.exchange.attributes import NO_HINTS, read_hints
-from extproc.exchange.classify import UNKNOWN, classify, declared_bytes
+from extproc.exchange.classify import NO_TRACE, UNKNOWN, classify, declared_bytes, read_trace
 from extproc.exchange.commands import (
     PROCEED,
     CountTokens,
@@ -87,6 +87,7 @@ class Exchange:
         self.modes = ev.LEAN
         self.request_class = UNKNOWN
         self.hints = NO_HINTS
+        self.trace = NO_TRACE
         self.admission: Admission | None = None
         self.response: ResponseSide | None = None
         self.refusal: Refusal | None = None
@@ -97,6 +98,17 @@ class Exchange:
         self._was_evicted = False
         self._has_learnt = False
         self._messages = 0
+
+    @property
+    def outcome(self) -> str:
+        """In one word what became of the request: `dispatched`, `unqueued`, `passed`, or why it was
+        refused.
+        """
+        if self.refusal is not None:
+            return self.refusal.reason
+        if self.response is not None:
+            return "dispatched"
+        return "unqueued" if self._request.is_routed else "passed"
 
     def start(self, modes: StreamModes) -> None:
         """The first message told how Envoy processes this stream."""
@@ -180,6 +192,7 @@ class Exchange:
         self._subset = event.subset
         self.request_class = found = classify(event.headers)
         self._request = RequestSide(self._config, self.modes, declared_bytes(event.headers))
+        self.trace = read_trace(event.headers)
         self.hints = read_hints(event.headers, self._config, now, wall_time)
         notes: list[ExchangeCommand] = [Note(f"ignored-header:{name}") for name in self.hints.ignored]
         if event.is_end or found.is_upgrade or (found.kind is ApiKind.UNQUEUED and not found.is_odd_upgrade):

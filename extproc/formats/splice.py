@@ -15,13 +15,16 @@ import msgspec
 
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]', re.DOTALL)
 
+_WHITESPACE = b" \t\r\n"
+
 
 class _Member(NamedTuple):
     key: str
     key_start: int
     value_start: int
     value_end: int
-    """Where the comma or the closing brace is: whitespace after the value belongs to it."""
+    end: int
+    """Where the comma or the closing brace is."""
 
 
 def splice_members(body: bytes, changes: Mapping[str, bytes | None]) -> bytes:
@@ -42,7 +45,7 @@ def splice_members(body: bytes, changes: Mapping[str, bytes | None]) -> bytes:
             kept_from = member.value_end
             removed_all_before = False
             continue
-        start, end = member.key_start, member.value_end
+        start, end = member.key_start, member.end
         if not removed_all_before:
             start = body.rindex(b",", 0, start)  # the comma before it goes too
         elif index + 1 < len(members):
@@ -65,7 +68,7 @@ def _members(body: bytes) -> Iterator[_Member]:
             depth -= 1
             if depth == 0:
                 if key is not None:
-                    yield _Member(_decode(key), key_start, value_start, token.start())
+                    yield _member(body, key, key_start, value_start, token.start())
                 return
         elif depth != 1:
             continue
@@ -74,8 +77,16 @@ def _members(body: bytes) -> Iterator[_Member]:
         elif first == 0x3A and value_start < 0:
             value_start = token.end()
         elif first == 0x2C and key is not None:
-            yield _Member(_decode(key), key_start, value_start, token.start())
+            yield _member(body, key, key_start, value_start, token.start())
             key = None
+
+
+def _member(body: bytes, key: bytes, key_start: int, after_colon: int, end: int) -> _Member:
+    """With the whitespace around the value left out of it."""
+    value = body[after_colon:end]
+    value_start = end - len(value.lstrip(_WHITESPACE))
+    value_end = after_colon + len(value.rstrip(_WHITESPACE))
+    return _Member(_decode(key), key_start, value_start, value_end, end)
 
 
 def _decode(key: bytes) -> str:

@@ -29,6 +29,7 @@ from extproc.runtime.driver import Driver
 from extproc.runtime.explain import read_question
 from extproc.runtime.gauges import PriorityLabels, StateReader, read_process
 from extproc.runtime.grpc_health import HealthService
+from extproc.runtime.journal import build_journal
 from extproc.runtime.live import LiveFeed
 from extproc.runtime.logs import configure_logging
 from extproc.runtime.loop_lag import measure_lag
@@ -98,6 +99,7 @@ class Application:
             self.keeper,
             max_streams=config.server.max_streams,
             count_tokens=self._counter,
+            journal=build_journal(config.logs, config.tracing),
         )
         self.service.on_idle = self._idle.set
         handlers = [self.service.handler(), self.health.handler()]
@@ -204,6 +206,8 @@ class Application:
         await self.keeper.close()
         if self._counter is not None:
             await self._counter.close()
+        if self.service.journal is not None:
+            await asyncio.to_thread(self.service.journal.close)
         if self.group is not None:
             await self.group.leave()
 
@@ -214,6 +218,11 @@ class Application:
 
     def _build_counter(self, config: Config) -> TokenCounter | None:
         return build_token_counter(config.requests.tokens, lambda: self.driver.unqueued.pick(None))
+
+    def _replace_journal(self, config: Config) -> None:
+        before, self.service.journal = self.service.journal, build_journal(config.logs, config.tracing)
+        if before is not None:
+            self.keeper.spawn(asyncio.to_thread(before.close), name="close-journal")
 
     def _apply(self, new: Config, old: Config) -> None:
         """Put the sections that may change while running into effect. Requests keep their places."""
@@ -227,6 +236,7 @@ class Application:
             self.service.replace_surroundings(self._surroundings)
         if new.logs != old.logs:
             configure_logging(new.logs)
+            self._replace_journal(new)
         if new.flow_control != old.flow_control:
             self.driver.reconfigure(new.flow_control)
             self.telemetry.create_series(new.flow_control.declared_priorities)

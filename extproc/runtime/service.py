@@ -18,6 +18,7 @@ from extproc.exchange.machine import TOLERATED_BODY_FACTOR, Exchange
 from extproc.exchange.refusals import refuse_overload
 from extproc.exchange.surroundings import Surroundings
 from extproc.runtime.driver import Driver
+from extproc.runtime.journal import Journal
 from extproc.runtime.stream import Counter, Stream
 from extproc.runtime.telemetry import Telemetry
 from extproc.tasks import TaskKeeper
@@ -52,6 +53,7 @@ class ProcessorService:
         *,
         max_streams: int,
         count_tokens: Counter | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._surroundings = surroundings
         self._driver = driver
@@ -61,6 +63,7 @@ class ProcessorService:
         self._max_streams = max_streams
         self.count_tokens = count_tokens
         """For new streams; None: estimates only."""
+        self.journal = journal
         self.open_streams = 0
         self.on_idle: Callable[[], None] | None = None
         """Called when the last stream has ended."""
@@ -96,6 +99,7 @@ class ProcessorService:
             self._telemetry,
             self._keeper,
             self.count_tokens,
+            self.journal,
         )
 
     def handler(self) -> _Handler:

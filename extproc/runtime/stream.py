@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from extproc.clock import Clock
-from extproc.core.commands import Command
+from extproc.core.commands import Command, Dispatch, Displace, Expire
 from extproc.errors import PeerProtocolError
 from extproc.exchange.commands import (
     CountTokens,
@@ -32,6 +32,7 @@ from extproc.exchange.commands import (
 from extproc.exchange.machine import Exchange, State
 from extproc.exchange.refusals import refuse_internal
 from extproc.runtime.driver import Driver
+from extproc.runtime.journal import Journal, RequestRecord
 from extproc.runtime.telemetry import Telemetry
 from extproc.tasks import TaskKeeper
 from extproc.wire.codec import encode, parse_request, read_event, read_modes
@@ -67,6 +68,7 @@ class Stream:
         telemetry: Telemetry,
         keeper: TaskKeeper,
         count_tokens: Counter | None,
+        journal: Journal | None = None,
     ) -> None:
         self.exchange = exchange
         self._call = call
@@ -75,6 +77,8 @@ class Stream:
         self._telemetry = telemetry
         self._keeper = keeper
         self._count_tokens = count_tokens
+        self._journal = journal
+        self._queued_s = 0.0
         self._outbox: list[bytes] = []
         self._is_taking = False
         self._is_writing = False
@@ -117,6 +121,8 @@ class Stream:
 
     def decided(self, command: Command) -> None:
         """The driver's word on our request; may come from within our own submission."""
+        if isinstance(command, Dispatch | Expire | Displace):
+            self._queued_s = command.queued_s
         try:
             self._perform(self.exchange.decide(command))
         except Exception:
@@ -224,6 +230,8 @@ class Stream:
         self._is_taking = True  # nothing may be written any more
         self._perform(exchange.close())
         self._telemetry.stream_ended(end)
+        if self._journal is not None:
+            self._journal.record(self._describe(end))
         response, admission = exchange.response, exchange.admission
         if response is None or admission is None:
             return
@@ -234,3 +242,26 @@ class Stream:
             self._telemetry.observed(
                 admission.request, observer.times, observer.output_tokens, self._arrived_at
             )
+
+    def _describe(self, end: str) -> RequestRecord:
+        exchange = self.exchange
+        admission, response = exchange.admission, exchange.response
+        request = admission.request if admission is not None else None
+        usage = response.usage() if response is not None else None
+        status = response.status if response is not None else 0
+        return RequestRecord(
+            api=exchange.request_class.kind.value,
+            model=request.model if request else "",
+            priority=request.priority if request else 0,
+            fairness_id=request.fairness_id if request else "",
+            outcome=exchange.outcome,
+            stream_end=end,
+            status=exchange.refusal.status if exchange.refusal is not None else status,
+            prompt_tokens=request.prompt_tokens if request else 0,
+            output_tokens=usage.output_tokens if usage else None,
+            queued_s=self._queued_s,
+            duration_s=self._clock.now() - self._arrived_at,
+            ended_at=self._clock.wall_time(),
+            request_id=exchange.trace.request_id,
+            traceparent=exchange.trace.traceparent,
+        )

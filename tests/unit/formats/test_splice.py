@@ -15,7 +15,7 @@ from extproc.formats.splice import splice_members
     ("body", "changes", "expected"),
     [
         (b'{"model":"a", "x":1e0}', {"model": b'"bb"'}, b'{"model":"bb", "x":1e0}'),
-        (b'{"x": "model", "model" : "a" }', {"model": b'"b"'}, b'{"x": "model", "model" :"b"}'),
+        (b'{"x": "model", "model" : "a" }', {"model": b'"b"'}, b'{"x": "model", "model" : "b" }'),
         (b'{"model":2,"y":{"model":0},"model":7}', {"model": b"1"}, b'{"model":1,"y":{"model":0},"model":1}'),
         (b'{"priority":1,"a":2}', {"priority": None}, b'{"a":2}'),
         (b'{"a":2, "priority":1}', {"priority": None}, b'{"a":2}'),
