@@ -49,6 +49,8 @@ class ResponseSide:
             Notify(ResponseStarted(self._request_id, event.served_by, self.status or None))
         ]
         override: BodyMode | None = None
+        if self._mode is BodyMode.NONE:
+            self.restorer = None  # not by chance either, in the responses that are sampled
         if not event.is_end and self._is_readable(event):
             if self._mode is BodyMode.NONE and self._sampler.wants(now):
                 override = self._mode = BodyMode.STREAMED
