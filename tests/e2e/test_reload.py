@@ -196,3 +196,10 @@ def test_observing_holds_nothing_refuses_nothing_and_counts_what_would_have_wait
     with load(stack, 2) as answers:
         wait_for(lambda: read_ledger(stack.admin_url).queued == 1)
     assert [answer.result()[0] for answer in answers] == [200, 200]
+
+
+def test_envoys_own_stats_that_the_alerts_read_exist(stack: LocalStack) -> None:
+    with urllib.request.urlopen(f"{stack.envoy_admin_url}/stats/prometheus", timeout=10) as answer:
+        stats = answer.read().decode()
+    for name in ("failure_mode_allowed", "message_timeouts"):
+        assert f'envoy_http_ext_proc_{name}{{envoy_http_conn_manager_prefix="ingress"}}' in stats
