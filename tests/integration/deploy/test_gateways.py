@@ -52,7 +52,7 @@ def istio_bootstrap() -> dict[str, Any]:
     (listener,) = bare["static_resources"]["listeners"]
     del listener["per_connection_buffer_limit_bytes"]
     manager = manager_of(bare)
-    for setting in ("stream_idle_timeout", "delayed_close_timeout"):
+    for setting in ("stream_idle_timeout", "delayed_close_timeout", "local_reply_config"):
         del manager[setting]
     manager["http_filters"] = manager["http_filters"][-1:]
     (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
