@@ -22,6 +22,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ from extproc.core.credits import SLOTS, TOKENS, Credits, Reclaim, ReplicaDemand
 
 IntArray = npt.NDArray[np.int64]
 
-_MAX_PLACEMENTS = 128
+_MAX_PLACEMENTS = 64
 """Waiting demand of one replica and priority is placed in at most so many pieces per round."""
 
 
@@ -45,12 +46,14 @@ class Allocation:
 class PoolTable:
     """Names to indices: the sorted replicas and addresses that the arrays of one round refer to."""
 
-    __slots__ = ("addresses", "capacity", "index_of", "replicas")
+    __slots__ = ("_indices", "addresses", "capacity", "index_of", "replicas")
 
     def __init__(self, capacity: Mapping[str, Credits], replicas: Sequence[str]) -> None:
         self.addresses = sorted(capacity)
         self.replicas = sorted(replicas)
         self.index_of = {address: index for index, address in enumerate(self.addresses)}
+        self._indices: dict[tuple[str, ...], IntArray] = {}
+        """Replicas of one pool mostly name the same addresses in the same order."""
         self.capacity: IntArray = np.array(
             [capacity[address] for address in self.addresses], dtype=np.int64
         ).reshape(len(self.addresses), 2)
@@ -61,11 +64,35 @@ class PoolTable:
     def by_address(self, claims: Mapping[str, Credits]) -> IntArray:
         """[endpoint, resource] of a mapping; addresses that the pool no longer has are left out."""
         row = np.zeros((len(self.addresses), 2), dtype=np.int64)
-        for address, credits in claims.items():
-            index = self.index_of.get(address)
-            if index is not None:
-                row[index] = credits
+        if claims:
+            amounts = np.fromiter(chain.from_iterable(claims.values()), np.int64, 2 * len(claims))
+            self._scatter(row, tuple(claims), amounts.reshape(-1, 2))
         return row
+
+    def in_use(self, demand: ReplicaDemand) -> IntArray:
+        """[endpoint, resource] of a replica's load, all priorities together."""
+        row = np.zeros((len(self.addresses), 2), dtype=np.int64)
+        total = np.zeros((len(demand.addresses), 2), dtype=np.int64)
+        for use in demand.in_use.values():
+            total[:, SLOTS] += np.asarray(use.slots, dtype=np.int64)
+            total[:, TOKENS] += np.asarray(use.tokens, dtype=np.int64)
+        self._scatter(row, demand.addresses, total)
+        return row
+
+    def indices(self, addresses: Sequence[str]) -> IntArray:
+        """Where each address is in the table; -1 for those that the pool no longer has."""
+        key = tuple(addresses)
+        found = self._indices.get(key)
+        if found is None:
+            index_of = self.index_of
+            found = np.array([index_of.get(address, -1) for address in key], dtype=np.int64)
+            self._indices[key] = found
+        return found
+
+    def _scatter(self, row: IntArray, addresses: Sequence[str], amounts: IntArray) -> None:
+        known = self.indices(addresses)
+        keep = known >= 0
+        row[known[keep]] = amounts[keep]
 
 
 def fair_levels(total: int, demands: Sequence[int]) -> list[int]:
@@ -119,9 +146,7 @@ class _Round:
             self._read(r, demands[replica])
 
     def _read(self, r: int, demand: ReplicaDemand) -> None:
-        index_of = self.table.index_of
-        indices = [index_of.get(address, -1) for address in demand.addresses]
-        known = np.array(indices, dtype=np.int64)
+        known = self.table.indices(demand.addresses)
         keep = known >= 0
         for priority, use in demand.in_use.items():
             claims = self.claims.setdefault(priority, self.table.zeros())

@@ -115,7 +115,7 @@ def next_grants(
     reserved = table.zeros()
     for r, replica in enumerate(table.replicas):
         written[r] = table.by_address(last[r].credits)
-        in_use[r] = table.by_address(use_by_address(demands[replica]))
+        in_use[r] = table.in_use(demands[replica])
         reserved[r] = np.maximum(written[r], in_use[r])
         if waits_for_ack[r]:
             reserved[r] = np.maximum(reserved[r], table.by_address(last[r].replaced))
@@ -168,10 +168,7 @@ def _grant(
     *,
     is_urgent: bool,
 ) -> Grant:
-    credits = {
-        address: Credits(slots, tokens)
-        for address, (slots, tokens) in zip(table.addresses, row.tolist(), strict=True)
-    }
+    credits = dict(zip(table.addresses, map(Credits._make, row.tolist()), strict=True))
     mine = tuple(reclaim for reclaim in reclaims if reclaim.replica == replica)
     return Grant(
         sequence=last.sequence + 1,

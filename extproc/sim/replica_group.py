@@ -35,6 +35,7 @@ class ReplicaGroup:
         ]
         self.rounds = 0
         self.grants_written = 0
+        self.reports_sent = 0
 
     def begin(self) -> None:
         """Every member reports for the first time, spread over a period."""
@@ -102,6 +103,7 @@ class Member:
         self._turns = self._turns + 1 if self._is_woken else 0
         self._is_busy, self._is_woken = True, False
         self._started_at = self._group.calendar.now
+        self._group.reports_sent += 1
         demand = self._pool.demand()
         need = need_of(demand)
         wakes_others = is_urgent(need, self._reported)

@@ -22,7 +22,7 @@ OUR_CONFIG: dict[str, Any] = {
 """Everything at its default, but for a pool that never fills and no scraping of the canned server."""
 
 
-class _NoopStack(LocalStack):
+class NoopStack(LocalStack):
     """Envoy with the processor that does nothing in the place of ours."""
 
     def spawn_extproc(self, index: int = 0) -> None:
@@ -64,7 +64,7 @@ def build_arms(model_port: int, names: Sequence[str]) -> list[Arm]:
 def _build(name: str, model: str) -> Arm:
     mode = ProcessingMode.FULL_DUPLEX if name == "duplex" else ProcessingMode.LEAN
     settings = EnvoySettings(listen_host=HOST, listen_port=0, admin_port=0, mode=mode)
-    stack_type = _NoopStack if name == "noop" else LocalStack
+    stack_type = NoopStack if name == "noop" else LocalStack
     config = None if name == "envoy" else OUR_CONFIG
     stack = stack_type(config, emulators=(), endpoints=[model], envoy=settings)
     return Arm(name, stack, has_processor=name != "envoy")

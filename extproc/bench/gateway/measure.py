@@ -101,7 +101,7 @@ class GatewayResult:
 
 async def measure(plan: GatewayPlan, on_leg: Callable[[str], None] = lambda text: None) -> GatewayResult:
     """Start everything, measure, stop everything. Raises StackError when a process does not start."""
-    with _model_server() as port, contextlib.ExitStack() as stacks:
+    with model_server() as port, contextlib.ExitStack() as stacks:
         arms = build_arms(port, plan.arms)
         for arm in arms:
             on_leg(f"starting {arm.name}")
@@ -187,7 +187,7 @@ def _result(
 
 
 @contextlib.contextmanager
-def _model_server() -> Iterator[int]:
+def model_server() -> Iterator[int]:
     """The canned model server's port; it ends with the block."""
     argv = [sys.executable, "-m", "extproc.bench.gateway.model"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path.cwd()) as process:
