@@ -182,6 +182,8 @@ class Application:
         self.is_draining = True
         self._settle_ready()
         logger.info("draining: %d streams are open", self.service.open_streams)
+        if self.group is not None:
+            await self.group.begin_drain()
         await self._wait_idle(server.drain_delay_s, at_least=True)
         self.driver.post(DrainStarted(reject_queued=server.queued_at_drain is QueuedAtDrain.REJECT))
         if not await self._wait_idle(server.drain_timeout_s):

@@ -190,9 +190,10 @@ class LocalStack:
         self._spawn(name, [sys.executable, "-m", "extproc", "serve", "--config", str(path)])
 
     def wait_extproc(self, index: int = 0) -> None:
-        """Return once it is ready. Raises StackError when it has ended, or isn't in time."""
+        """Return once it is ready, or stands by. Raises StackError when it has ended, or isn't in time."""
         name = self.extproc_name(index)
-        self._wait_http(name, self.extproc_admin_ports[index], "/readyz")
+        stands_by = (self._config or {}).get("replicas", {}).get("mode") == "standby"
+        self._wait_http(name, self.extproc_admin_ports[index], "/healthz" if stands_by else "/readyz")
         self._children[name].wait_until(
             lambda: accepts_connections(HOST, self.extproc_ports[index]), timeout_s=self._timeout_s
         )

@@ -56,7 +56,9 @@ def test_the_group_reports_by_the_period_while_only_batch_waits() -> None:
 
 def test_a_slower_way_to_the_store_delays_credits_but_loses_none() -> None:
     simulated = simulation(4, Sharing(store_s=0.05))
-    simulated.advance(30.0)
-    assert in_flight(simulated) <= SLOTS
-    simulated.advance(35.0)
-    assert in_flight(simulated) == SLOTS
+    used = []
+    for step in range(1, 300):
+        simulated.advance(20.0 + step * 0.05)
+        used.append(in_flight(simulated))
+    assert max(used) == SLOTS
+    assert sum(used) / len(used) > 0.95 * SLOTS

@@ -73,8 +73,7 @@ class ReplicaRig(FaultRig):
 
     async def states(self) -> list[dict[str, Any] | None]:
         """Every replica's own view; None where it does not answer."""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1.0)) as session:
-            return list(await asyncio.gather(*(_state(session, url) for url in self.group.admin_urls)))
+        return await replica_states(self.group)
 
     async def leader(self) -> int:
         """Index of the replica that allocates."""
@@ -161,6 +160,12 @@ class EngineWatch:
             self._latest.popleft()
         if self._latest[0][0] <= now - _LASTING_S:
             self.peak = max(self.peak, min(count for _, count in self._latest))
+
+
+async def replica_states(stack: LocalStack) -> list[dict[str, Any] | None]:
+    """What every replica says of itself; None where it does not answer."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=1.0)) as session:
+        return list(await asyncio.gather(*(_state(session, url) for url in stack.admin_urls)))
 
 
 async def _state(session: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:

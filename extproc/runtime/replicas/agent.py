@@ -251,6 +251,9 @@ class ReplicaAgent:
     def _holds_sheddable(self) -> bool:
         return self._config.fallback == "hold-sheddable"
 
+    async def begin_drain(self) -> None:
+        """Nothing to do: what is in flight keeps its credits, and no report asks for more."""
+
     async def leave(self) -> None:
         """Hand the credits back after a drain. Failing is harmless: the lease ends by itself."""
         try:

@@ -41,8 +41,9 @@ class KubernetesElection:
             if await self._translated(self._read) is not None:
                 await self._translated(self._give_up)
         finally:
-            if self._client is not None:
-                await self._client.__aexit__()
+            client, self._client = self._client, None
+            if client is not None:
+                await client.__aexit__()
 
     async def _translated(self, call: Callable[[], Any]) -> Any:
         self.calls += 1

@@ -80,13 +80,14 @@ class StandbyMember:
         self._is_failing = False
         self._errors = 0
         self._terms = 0
+        self._is_leaving = False
 
     @property
     def is_ready(self) -> bool:
         return self._is_active
 
     async def run(self) -> None:
-        while True:
+        while not self._is_leaving:
             started = self._clock.now()
             await self.exchange()
             await self._clock.sleep_until(started + self._config.period_s)
@@ -106,7 +107,9 @@ class StandbyMember:
             self._is_failing = True
         else:
             self._is_failing = False
-            if self._holder == self.replica:
+            if self._is_leaving:
+                await self._resign()
+            elif self._holder == self.replica:
                 self._valid_until = sent_at + self._config.lease_s
             else:
                 self._valid_until = float("-inf")
@@ -124,12 +127,22 @@ class StandbyMember:
         logger.info("replica %s %s", self.replica, "serves now" if is_active else "stands by now")
         self._set_ready(is_active)
 
-    async def leave(self) -> None:
-        """Let another take over at once."""
+    async def begin_drain(self) -> None:
+        """Let another take over at once: it serves what is new while our streams end."""
+        self._is_leaving = True
+        self._valid_until = float("-inf")
+        self._settle()
+        await self._resign()
+
+    async def _resign(self) -> None:
         try:
             await self._election.resign()
         except StoreError as error:
             logger.warning("replica %s could not resign: %s", self.replica, error)
+
+    async def leave(self) -> None:
+        if not self._is_leaving:
+            await self.begin_drain()
 
     def status(self) -> ReplicaStatus:
         return ReplicaStatus(
