@@ -1,4 +1,4 @@
-"""512 streams of 50 tokens a second from one emulator process: its processor time for a token must allow it."""
+"""512 streams of 50 tokens a second from one emulator: the processor time of a token must allow it."""
 
 from __future__ import annotations
 
