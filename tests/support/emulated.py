@@ -34,7 +34,9 @@ class Emulated:
 
 
 @asynccontextmanager
-async def emulated(*faults: str, step_s: float | None = None, **changes: object) -> AsyncIterator[Emulated]:
+async def emulated(
+    *faults: str, step_s: float | None = None, model: str = "tiny", **changes: object
+) -> AsyncIterator[Emulated]:
     """Serve on loopback; `step_s` is the length of a step, `changes` are fields of `EngineConfig`."""
     cost = FAST if step_s is None else StepCost(base_s=step_s, prefill_token_s=0.0, sequence_s=0.0)
     settings: dict[str, object] = {"max_model_len": 2048, "kv_blocks": 1001, "cost": cost, **changes}
@@ -44,7 +46,7 @@ async def emulated(*faults: str, step_s: float | None = None, **changes: object)
     plan = FaultPlan()
     for text in faults:
         plan.add(parse_fault(text))
-    served = ServedModel(name="tiny", max_model_len=config.max_model_len)
+    served = ServedModel(name=model, max_model_len=config.max_model_len)
     app = EmulatorApp(loop, served, clock, random.Random(1), plan)
     runner = web.AppRunner(app.build(), handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
     await runner.setup()

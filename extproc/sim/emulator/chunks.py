@@ -16,6 +16,7 @@ from extproc.sim.tokenizer import decode
 
 _encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
+FINGERPRINT = "vllm-0.30.0-emulated"
 
 
 class StreamShape:
@@ -63,8 +64,7 @@ class StreamShape:
         """What precedes the first token: the role chunk of a chat (it carries no token), else nothing."""
         if not self._is_chat:
             return b""
-        ids = self._prompt_ids()
-        prompt = b',"prompt_token_ids":%b,"prompt_text":null' % _encode(ids) if ids is not None else b""
+        prompt = b',"prompt_token_ids":%b,"prompt_text":null' % _encode(self._prompt_ids())
         return (
             self._head
             + b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]%b}\n\n'
@@ -103,7 +103,7 @@ class StreamShape:
                 b',"token_ids":',
                 b"[%d]" % delta.token_id if self._returns_ids else b"null",
                 b"}]",
-                self._running_usage(),
+                self._ending(delta),
                 b"}\n\n",
             )
         )
@@ -119,7 +119,7 @@ class StreamShape:
             finish,
             stop,
             b"[%d]" % delta.token_id if self._returns_ids else b"null",
-            self._running_usage(),
+            self._ending(delta),
         )
 
     def _logprobs(self, delta: Delta) -> object:
@@ -132,7 +132,10 @@ class StreamShape:
         self._offset += len(delta.text)
         return completion_logprobs([delta.token_id], [delta.text], offset, top)
 
-    def _running_usage(self) -> bytes:
+    def _ending(self, delta: Delta) -> bytes:
+        """What follows the choices: usage where each chunk carries it; the last chunk names the server."""
+        if delta.finish_reason and not self._request.includes_usage:
+            return b',"system_fingerprint":%b' % _encode(FINGERPRINT)
         if not self._request.has_continuous_usage:
             return b""
         answer = self._answer
@@ -183,6 +186,7 @@ def usage_chunk(request: Generation, answers: Sequence[Answer], response_id: str
         "model": request.model,
         "choices": [],
         "usage": total_usage(request, answers),
+        "system_fingerprint": FINGERPRINT,
     }
     return b"data: %b\n\n" % _encode(body)
 
@@ -214,7 +218,6 @@ def whole_body(
                 "annotations": None,
                 "audio": None,
                 "function_call": None,
-                "tool_calls": [],
                 "reasoning": None,
             }
         else:
@@ -224,6 +227,7 @@ def whole_body(
             "finish_reason": ending.finish_reason,
             "stop_reason": ending.stop_reason,
             "token_ids": ids,
+            "routed_experts": None,
         }
         if not is_chat:
             prompt = answer.all_ids[: answer.prompt_tokens]
@@ -237,11 +241,15 @@ def whole_body(
         "model": request.model,
         "choices": choices,
         "service_tier": None,
-        "system_fingerprint": None,
-        "usage": {**total_usage(request, answers), "prompt_tokens_details": None},
+        "system_fingerprint": FINGERPRINT,
+        "usage": {
+            **total_usage(request, answers),
+            "prompt_tokens_details": None,
+            "completion_tokens_details": None,
+        },
     }
     if is_chat:
         body["prompt_logprobs"] = None
         body["prompt_token_ids"] = request.prompts[0] if request.returns_token_ids else None
-    body["kv_transfer_params"] = None
-    return _encode(body)
+        body["prompt_text"] = None
+    return _encode({**body, "kv_transfer_params": None, "ec_transfer_params": None, "metrics": None})

@@ -37,7 +37,7 @@ class Host:
         """The response's id: made of the client's X-Request-Id, where it gives one."""
         given = http.headers.get("X-Request-Id")
         prefix = "chatcmpl-" if generation.kind == "chat" else "cmpl-"
-        return prefix + (given or f"{self.rng.getrandbits(128):032x}")
+        return prefix + (given or f"{self.rng.getrandbits(64):016x}")
 
 
 class GenerationRun:

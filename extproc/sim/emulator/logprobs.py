@@ -49,4 +49,6 @@ def chat_logprobs(token_ids: Sequence[int], top: int) -> object:
 
 
 def _token(token_id: int, value: float) -> dict[str, object]:
-    return {"token": decode([token_id]), "logprob": value, "bytes": list(TOKEN_BYTES[token_id])}
+    """A token that is no whole character has no text, and then vLLM gives no bytes either."""
+    text = TOKEN_BYTES[token_id].decode("utf-8", "ignore")
+    return {"token": text, "logprob": value, "bytes": list(text.encode())}

@@ -143,9 +143,7 @@ def completion(body: CompletionBody, served: ServedModel) -> Generation:
     if max_tokens == 0 and not body.echo:
         raise ApiError(400, "max_tokens must be at least 1, got 0.", param="max_tokens")
     if body.logprobs is not None and body.logprobs > 20:
-        raise ApiError(
-            400, f"Requested sample logprobs of {body.logprobs}, which is greater than max allowed: 20"
-        )
+        raise _too_many_logprobs(body.logprobs, "logprobs")
     for ids in prompts:
         _check_length(len(ids), max_tokens, served)
     return _generation(
@@ -176,9 +174,7 @@ def chat(body: ChatBody, served: ServedModel) -> Generation:
         raise ApiError(400, "max_tokens must be at least 1, got 0.", param="max_tokens")
     resolved = served.max_model_len - len(prompt) if limit is None else limit
     if body.top_logprobs is not None and body.top_logprobs > 20:
-        raise ApiError(
-            400, f"Requested sample logprobs of {body.top_logprobs}, which is greater than max allowed: 20"
-        )
+        raise _too_many_logprobs(body.top_logprobs, "top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return _generation(body, served, "chat", [prompt], [resolved], False, logprobs)
 
@@ -198,6 +194,12 @@ def chat_prompt_ids(messages: list[ChatMessage], add_generation_prompt: bool) ->
         ids.append(tokenizer.IM_START_ID)
         ids += tokenizer.encode("assistant\n")
     return ids
+
+
+def _too_many_logprobs(count: int, param: str) -> ApiError:
+    return ApiError(
+        400, f"Requested sample logprobs of {count}, which is greater than max allowed: 20", param=param
+    )
 
 
 def check_model(name: str | None, served: ServedModel) -> None:
@@ -310,5 +312,5 @@ def _check_sampling(body: _Body, max_tokens: list[int]) -> None:
         raise ApiError(
             400,
             "Parameter 'cache_salt' must be a non-empty string of at most 128 characters without @ / \\ NUL.",
-            kind="Bad Request",
+            param="cache_salt",
         )

@@ -20,7 +20,7 @@ from extproc.sim.sequence import Sequence
 from extproc.sim.server_config import EngineConfig, SchedulingPolicy
 from extproc.sim.server_model import ServerModel
 
-PYTHON = Path(os.environ.get("EXTPROC_VLLM_PYTHON", "/opt/vllm-venv/bin/python"))
+PYTHON = Path(os.environ.get("EXTPROC_VLLM_PYTHON", Path(__file__).parents[3] / ".venv-vllm/bin/python"))
 SCRIPT = Path(__file__).with_name("trajectory_script.py")
 
 RECORDED = Path(__file__).with_name("recorded_vllm_0.30.json")
