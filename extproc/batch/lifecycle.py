@@ -58,7 +58,7 @@ class Lifecycle:
         while True:
             try:
                 for job in await self._store.list_open_jobs():
-                    await self._look_after(job)
+                    await self._look_after_alone(job)
             except StoreUnavailableError as error:
                 logger.warning("jobs can't be looked after: %s", error)
             try:
@@ -67,6 +67,15 @@ class Lifecycle:
             except TimeoutError:
                 pass
             self._wake.clear()
+
+    async def _look_after_alone(self, job: Job) -> None:
+        """An error of ours over one job must not stop the others."""
+        try:
+            await self._look_after(job)
+        except StoreUnavailableError:
+            raise
+        except Exception:
+            logger.exception("job %s can't be looked after", job.id)
 
     async def _look_after(self, job: Job) -> None:
         if job.state is JobState.IN_PROGRESS:

@@ -227,7 +227,8 @@ class Turn:
     def _headers(self) -> Mapping[str, str]:
         """What the gateway orders and evicts by."""
         return {
-            names.REQUEST_ID: self._request_id,
+            # Unique per attempt: an engine that still ends the one before must not confuse the two.
+            names.REQUEST_ID: f"{self._request_id}-{self._lease.token}",
             names.DEADLINE_MS: str(int(self._job.deadline * 1000)),
             names.TTL_MS: str(int(self._tools.queue_timeout_s * 1000)),
             names.RESUMABLE: "true" if self._can_resume else "false",

@@ -24,6 +24,7 @@ T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _console = Console(stderr=True)
+_MAX_FIRST_LINE_BYTES = 16 * 2**20
 
 
 def _api_options(command: Command) -> Command:
@@ -107,11 +108,10 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _endpoint_of(file: Path) -> str:
     with file.open("rb") as source:
-        for raw in source:
-            if raw.strip():
-                break
-        else:
-            raise click.BadParameter(f"{file} has no requests", param_hint="FILE")
+        while (raw := source.readline(_MAX_FIRST_LINE_BYTES)) and not raw.strip():
+            pass
+    if not raw:
+        raise click.BadParameter(f"{file} has no requests", param_hint="FILE")
     try:
         url = json.loads(raw)["url"]
     except (ValueError, TypeError, KeyError) as error:

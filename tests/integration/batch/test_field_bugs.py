@@ -278,3 +278,30 @@ async def test_field_bug_139_cancel_and_submit_again_are_two_jobs(tmp_path: Path
 
 async def _async(response: web.StreamResponse) -> web.StreamResponse:
     return response
+
+
+async def test_one_broken_job_does_not_stop_the_others(tmp_path: Path) -> None:
+    async def reply(n: int, request: web.Request) -> web.StreamResponse:
+        if "hang" in await request.text():
+            await asyncio.sleep(60)
+        return await one_token(request)
+
+    hanging = batch_line("a", COMPLETIONS, {"prompt": "hang", "max_tokens": 1})
+    engine = ScriptedEngine(reply)
+    async with engine.running() as url:
+        config = fast_config(url, tmp_path)
+        async with running(config) as app, BatchesClient(f"http://127.0.0.1:{app.api_port}") as client:
+            (tmp_path / "in.jsonl").write_bytes(hanging)
+            file = await client.upload(tmp_path / "in.jsonl")
+            broken = await client.create(file["id"], COMPLETIONS, "0.5s")
+            async with asyncio.timeout(20):
+                while engine.calls == 0:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            (tmp_path / "files" / file["id"]).unlink()
+            async with asyncio.timeout(20):
+                while (await client.get(broken["id"]))["status"] != "finalizing":  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            (tmp_path / "in.jsonl").write_bytes(lines(5))
+            file = await client.upload(tmp_path / "in.jsonl")
+            good = await client.create(file["id"], COMPLETIONS, "1h")
+            assert (await wait_for_end(client, good["id"], 20))["request_counts"]["completed"] == 5
