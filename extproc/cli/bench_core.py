@@ -20,12 +20,15 @@ from extproc.bench.core_cost import (
     measure_memory,
     shapes,
 )
+from extproc.bench.pick_cost import PICKERS, PickRow, measure_pick
 from extproc.clock import SystemClock
 
 MAX_GROWTH = 2.0
 MAX_HEAP_PAIRS = 150
 MAX_BYTES = 2048
 MAX_IDLE_RATIO = 1.3
+MAX_PICK_PAIRS = 400
+PICK_ENDPOINTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,10 @@ class CoreCost:
     mass_cancellation_us: float
     flow_churn_us: float
     flow_churn_bytes: float
+    pick_in_heap_pairs: float
+    """The default picker at 1,024 endpoints."""
     rows: list[Row]
+    picks: list[PickRow]
 
     @property
     def problems(self) -> list[str]:
@@ -55,6 +61,9 @@ class CoreCost:
             found.append(f"a cycle costs {pairs} with 256 endpoints; at most {MAX_HEAP_PAIRS}")
         if self.bytes_per_queued_request > MAX_BYTES:
             found.append(f"{self.bytes_per_queued_request:.0f} bytes per queued request; at most {MAX_BYTES}")
+        if self.pick_in_heap_pairs > MAX_PICK_PAIRS:
+            pairs = f"{self.pick_in_heap_pairs:.0f} heap pairs"
+            found.append(f"a pick costs {pairs} with {PICK_ENDPOINTS} endpoints; at most {MAX_PICK_PAIRS}")
         for name, value in (("flows", self.idle_flows_ratio), ("bands", self.idle_bands_ratio)):
             if value > MAX_IDLE_RATIO:
                 found.append(f"idle {name} cost {value:.2f}x; at most {MAX_IDLE_RATIO}x")
@@ -68,7 +77,8 @@ def core(quick: bool, as_json: bool) -> None:
     """Time one request's cycle in the policy core: completion, dispatch, arrival.
 
     Rows vary one dimension at a time: queued requests, flows, bands, endpoints, detector. Exits with 1 when a
-    limit is broken: growth 2x, 150 heapq push + pop pairs a cycle at 256 endpoints, 2 KiB a queued request.
+    limit is broken: growth 2x, 150 heapq push + pop pairs a cycle at 256 endpoints, 2 KiB a queued request,
+    400 pairs a pick of the default picker at 1,024 endpoints.
 
     Example: extproc bench core --json
     """
@@ -93,6 +103,11 @@ def run(*, quick: bool, is_silent: bool) -> CoreCost:
     growth = by_shape[large] / by_shape[small] if large in by_shape else None
     cycle_us = by_shape[Shape(endpoints=256)]
     churn_us, churn_bytes = measure_flow_churn(5000, clock)
+    names = ["default"] if quick else sorted(PICKERS)
+    picks = [
+        measure_pick(clock, picker=name, endpoints=PICK_ENDPOINTS)
+        for name in track(names, "picking", console=console)
+    ]
     return CoreCost(
         growth_100_to_100000=growth,
         cycle_us=cycle_us,
@@ -104,7 +119,9 @@ def run(*, quick: bool, is_silent: bool) -> CoreCost:
         mass_cancellation_us=measure_mass_cancellation(10_000 if quick else 100_000, clock),
         flow_churn_us=churn_us,
         flow_churn_bytes=churn_bytes,
+        pick_in_heap_pairs=next(row.pairs for row in picks if row.picker == "default"),
         rows=rows,
+        picks=picks,
     )
 
 
@@ -133,5 +150,10 @@ def _print(result: CoreCost) -> None:
         f"mass cancellation: {result.mass_cancellation_us:.1f} µs each; churn of flows: "
         f"{result.flow_churn_us:.1f} µs and {result.flow_churn_bytes:.1f} bytes left each"
     )
+    for pick in result.picks:
+        console.print(
+            f"pick among {pick.endpoints} endpoints, {pick.picker}: {pick.pick_us:.1f} µs "
+            f"= {pick.pairs:.0f} heap pairs"
+        )
     for problem in result.problems:
         console.print(f"[red]over the limit:[/red] {problem}")

@@ -11,17 +11,19 @@ from extproc.core.checks import FieldChecks
 from extproc.core.picker.affinity import (
     Affinity,
     AffinityConfig,
+    LoraAffinity,
     LoraScorerConfig,
     PoolLoad,
     PrefixScorerConfig,
     SessionScorerConfig,
     build_affinity,
 )
-from extproc.core.picker.choice import ChoiceConfig, MaxScoreConfig, build_chooser
+from extproc.core.picker.choice import ChoiceConfig, Field, MaxScoreConfig, build_chooser
 from extproc.core.picker.prefix_index import PrefixIndex
 from extproc.core.picker.protocol import Fits, Pick, Scores
 from extproc.core.picker.ranking import Ranking
 from extproc.core.picker.scorers import (
+    UNKNOWN,
     InflightScorerConfig,
     KvUsageScorerConfig,
     LoadScorerConfig,
@@ -103,21 +105,30 @@ class Profile:
         loads = [scorer for scorer in config.scorers if not isinstance(scorer, affinities)]
         self.fixed: list[LoadScorerConfig] = [scorer for scorer in loads if scorer.scale == "fixed"]
         self.relative: list[LoadScorerConfig] = [scorer for scorer in loads if scorer.scale == "pool"]
+        self._moves_when_booked = any(scorer.type == "in-flight" for scorer in self.fixed)
+        """A dispatch then changes the endpoint's score, and with it its place among its equals."""
+        self._followers = [item for item in self.affinities.values() if isinstance(item, LoraAffinity)]
+        """The affinities that look at what endpoints report."""
+        self._opened: set[EndpointState] = set()
 
     def changed(self, endpoint: EndpointState) -> None:
         self.ranking.put(endpoint, self._own_score(endpoint))
-        self.chooser.opened(endpoint)
-        for affinity in self.affinities.values():
+        if endpoint not in self._opened:
+            self._opened.add(endpoint)
+            self.chooser.opened(endpoint)
+        for affinity in self._followers:
             affinity.changed(endpoint)
 
     def closed(self, endpoint: EndpointState) -> None:
         self.ranking.discard(endpoint)
+        self._opened.discard(endpoint)
         self.chooser.closed(endpoint)
         for affinity in self.affinities.values():
             affinity.closed(endpoint)
 
     def dispatched(self, request: Request, endpoint: EndpointState) -> None:
-        self.ranking.redraw(endpoint)
+        if not self._moves_when_booked:
+            self.ranking.redraw(endpoint)
         self.chooser.dispatched(endpoint)
         for affinity in self.affinities.values():
             affinity.dispatched(request, endpoint)
@@ -128,7 +139,7 @@ class Profile:
         best: EndpointState | None = None
         skipped: list[EndpointState] = []
         fallbacks: list[EndpointState] = []
-        for endpoint in self.chooser.in_order(self.field(request, candidates)):
+        for endpoint in self.chooser.in_order(self.field_of(request, candidates)):
             if best is None:
                 if fits(endpoint):
                     best = endpoint
@@ -143,7 +154,7 @@ class Profile:
         fallbacks += [endpoint for endpoint in skipped if not endpoint.is_probing]
         return Pick(best, tuple(fallbacks[: wanted - 1]))
 
-    def field(self, request: Request, candidates: Candidates) -> _Field:
+    def field_of(self, request: Request, candidates: Candidates) -> Field:
         """The candidates with their scores for this request."""
         boosts: dict[EndpointState, float] = {}
         for affinity in self.affinities.values():
@@ -151,12 +162,14 @@ class Profile:
                 boosts[endpoint] = boosts.get(endpoint, 0.0) + boost
         if not self.relative:
             return _Field(self.ranking, candidates, boosts)
-        everyone = [endpoint for endpoint in candidates if self.ranking.score(endpoint) is not None]
+        everyone = self.ranking.known(candidates)
+        totals = self.ranking.scores(everyone)
         for config in self.relative:
-            for endpoint, score in zip(everyone, pool_scores(config, everyone), strict=True):
-                boosts[endpoint] = boosts.get(endpoint, 0.0) + config.weight * score
-        self._rng.shuffle(everyone)  # equal sums in random order
-        return _ScannedField(self.ranking, candidates, boosts, everyone)
+            weight, scores = config.weight, pool_scores(config, everyone)
+            totals = [total + weight * score for total, score in zip(totals, scores, strict=True)]
+        if boosts:
+            totals = [t + boosts.get(e, 0.0) for t, e in zip(totals, everyone, strict=True)]
+        return _ScannedField(everyone, totals, self._rng)
 
     def explain(self, request: Request, candidates: Candidates) -> dict[EndpointState, Scores]:
         """Each candidate's weighted parts; they add up to what `pick` compares."""
@@ -176,7 +189,11 @@ class Profile:
         return rows
 
     def _own_score(self, endpoint: EndpointState) -> float:
-        score = sum(config.weight * fixed_score(config, endpoint) for config in self.fixed)
+        score = 0.0
+        for config in self.fixed:
+            load = config.load(endpoint)
+            share = UNKNOWN if load is None else 1.0 - min(1.0, load / config.limit(endpoint))
+            score += config.weight * share
         return score if self._is_preferred(endpoint) else score + _NOT_PREFERRED
 
     def _is_preferred(self, endpoint: EndpointState) -> bool:
@@ -233,29 +250,41 @@ class _Field:
             yield heapq.heappop(boosted)[2]
 
 
-class _ScannedField(_Field):
-    """Scores that compare the candidates with each other: everyone is looked at."""
+class _ScannedField:
+    """Scores that compare the candidates with each other: everyone was looked at."""
 
-    __slots__ = ("_everyone",)
+    __slots__ = ("_everyone", "_numbers", "_rng", "_totals")
 
-    def __init__(
-        self,
-        ranking: Ranking,
-        candidates: Candidates,
-        boosts: Mapping[EndpointState, float],
-        everyone: list[EndpointState],
-    ) -> None:
-        super().__init__(ranking, candidates, boosts)
+    def __init__(self, everyone: list[EndpointState], totals: list[float], rng: random.Random) -> None:
+        self._rng = rng
         self._everyone = everyone
+        self._totals = totals
+        self._numbers: dict[EndpointState, int] = {}
+
+    def __contains__(self, endpoint: EndpointState) -> bool:
+        return endpoint in self._by_endpoint()
+
+    def score(self, endpoint: EndpointState) -> float:
+        return self._totals[self._by_endpoint()[endpoint]]
 
     def highest_score(self) -> float:
-        return max(map(self.score, self._everyone), default=0.0)
+        return max(self._totals, default=0.0)
 
     def everyone(self) -> list[EndpointState]:
         return self._everyone
 
     def best_first(self) -> Iterator[EndpointState]:
-        rows = [(-self.score(endpoint), number) for number, endpoint in enumerate(self._everyone)]
-        heapq.heapify(rows)
-        while rows:
-            yield self._everyone[heapq.heappop(rows)[1]]
+        """The best (equals at random) without sorting; the rest are sorted when somebody asks for more."""
+        if not self._everyone:
+            return
+        totals, highest = self._totals, max(self._totals)
+        equals = [number for number, total in enumerate(totals) if total == highest]
+        best = equals[int(self._rng.random() * len(equals))]
+        yield self._everyone[best]
+        rest = sorted(range(len(totals)), key=totals.__getitem__, reverse=True)
+        yield from (self._everyone[number] for number in rest if number != best)
+
+    def _by_endpoint(self) -> dict[EndpointState, int]:
+        if not self._numbers:
+            self._numbers = {endpoint: number for number, endpoint in enumerate(self._everyone)}
+        return self._numbers

@@ -7,7 +7,7 @@ random order: each endpoint draws a number whenever its place changes.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from extproc.core.heap import Entry, RemovableHeap
 from extproc.core.pool import Candidates, EndpointState
@@ -52,6 +52,16 @@ class Ranking:
         """None for an endpoint that isn't ranked."""
         entry = self._entries.get(endpoint)
         return None if entry is None else -entry.key[0]
+
+    def known(self, candidates: Candidates) -> list[EndpointState]:
+        """The ranked ones among the candidates, in no order."""
+        entries = self._entries
+        return [endpoint for endpoint in candidates if endpoint in entries]
+
+    def scores(self, endpoints: Iterable[EndpointState]) -> list[float]:
+        """Of endpoints that are all ranked."""
+        entries = self._entries
+        return [-entries[endpoint].key[0] for endpoint in endpoints]
 
     def best_first(self, candidates: Candidates) -> Iterator[EndpointState]:
         """The ranked candidates, best first; the cost is that of what is consumed."""

@@ -143,7 +143,7 @@ def fixed_score(config: LoadScorerConfig, endpoint: EndpointState) -> float:
 
 def pool_scores(config: LoadScorerConfig, endpoints: list[EndpointState]) -> list[float]:
     """1 for the least loaded of these endpoints, 0 for the most loaded; all 1 when they are equal."""
-    loads = [config.load(endpoint) for endpoint in endpoints]
+    loads = list(map(config.load, endpoints))
     known = [load for load in loads if load is not None]
     if not known:
         return [UNKNOWN] * len(loads)
