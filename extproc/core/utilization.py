@@ -236,8 +236,8 @@ class UtilizationDetector:
         return max(waiting / config.queue_depth_threshold, kv_fraction / config.kv_cache_util_threshold)
 
     def _unsampled(self, endpoint: EndpointState, sample: EndpointSample, ended: int) -> int:
-        """Requests in flight that the sample can't show: dispatched after it was asked for."""
-        if endpoint.last_dispatch_at <= sample.sampled_at:
+        """Requests in flight that the sample can't show: dispatched when it was asked for, or later."""
+        if endpoint.last_dispatch_at < sample.sampled_at:
             return 0
         seen = (sample.running_requests or 0) + (sample.waiting_requests or 0)
         return max(0, endpoint.requests + ended - seen)
