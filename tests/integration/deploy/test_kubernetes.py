@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,12 @@ import kubernetes_validate
 import pytest
 import yaml
 from helm_python import Chart, HelmValuesError, lint
+
+from extproc.config.checks import envoy_needs, risks
+from extproc.config.envoy_limits import check_envoy
+from extproc.config.schema import parse_config
+from extproc.config.yaml_source import parse_yaml
+from extproc.runtime.catalogue import all_metrics
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "deploy" / "helm" / "extproc"
@@ -148,9 +156,44 @@ def test_probes_use_paths_that_need_no_token_and_ports_that_exist() -> None:
     assert not any("subPath" in mount for mount in container["volumeMounts"])
 
 
-def test_the_autoscaler_scales_on_metrics_of_the_catalogue() -> None:
-    from extproc.runtime.catalogue import all_metrics
+def test_the_configuration_in_the_chart_loads_and_fits_the_pod_and_the_gateways() -> None:
+    documents = plain("deploy/kubernetes/extproc.yaml")
+    (config_map,) = [one for one in documents if one["kind"] == "ConfigMap"]
+    config = parse_config(config_map["data"]["extproc.yaml"])
+    assert list(risks(config)) == []
+    (pod,) = pods(documents)
+    (container,) = pod["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"grpc": config.server.port, "admin": config.admin.port}
+    server = config.server
+    assert pod["terminationGracePeriodSeconds"] > server.drain_delay_s + server.drain_timeout_s
+    mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert config.admin.token_file is not None
+    assert any(config.admin.token_file.startswith(mount) for mount in mounts)
+    bootstrap = yaml.safe_load(plain("deploy/gateway/plain-envoy.yaml")[0]["data"]["envoy.yaml"])
+    needs = replace(
+        envoy_needs(config), longest_wait_s=max(band.ttl_s or 0 for band in config.flow_control.bands)
+    )
+    assert check_envoy(parse_yaml(yaml.safe_dump(bootstrap)), needs) == []
 
+
+def test_the_rules_of_the_chart_are_those_that_promtool_checks() -> None:
+    (rules,) = [one for one in rendered(EVERYTHING) if one["kind"] == "PrometheusRule"]
+    expected = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yaml").read_text())
+    assert rules["spec"] == expected
+
+
+def test_keda_scales_on_metrics_of_the_catalogue() -> None:
+    (scaled,) = plain("deploy/kubernetes/keda.yaml")
+    assert scaled["spec"]["minReplicaCount"] == 0
+    known = {metric.name for metric in all_metrics()}
+    for trigger in scaled["spec"]["triggers"]:
+        names = set(re.findall(r"extproc_[a-z_]+", trigger["metadata"]["query"]))
+        assert names
+        assert names <= known
+
+
+def test_the_autoscaler_scales_on_metrics_of_the_catalogue() -> None:
     (autoscaler,) = [one for one in rendered(EVERYTHING) if one["kind"] == "HorizontalPodAutoscaler"]
     names = {metric["external"]["metric"]["name"] for metric in autoscaler["spec"]["metrics"]}
     assert names <= {metric.name for metric in all_metrics()}
