@@ -10,7 +10,8 @@ absent for `idle_after_s`:
 
     ceiling = 1 - reserve / capacity
 
-Bursts that last a small part of the time don't raise the quantile, so they don't cost the batch its slots.
+Bursts that last less than a quarter of the time don't raise the reserve, so they don't cost the batch its
+slots: q is bounded by c + 2 sqrt(c), at least 1, where c is the count's 0.75 quantile.
 The reserve shrinks by the passing of time alone; `next_change` makes sure that somebody looks.
 """
 
@@ -27,6 +28,7 @@ from extproc.core.footprint import NO_FOOTPRINT, Footprint
 
 _LOOK_AGAIN_S = 0.25
 _MEAN_WEIGHT = 0.1
+_COMMON_QUANTILE = 0.75
 _RESCALE_AT = 1e100
 
 
@@ -201,13 +203,20 @@ class AdaptiveHoldback:
         config, count = self._config, higher.inflight.requests
         slots = kv_tokens = 0.0
         if config.reserve_slots:
-            slots = max(0, higher.history.quantile(config.slot_quantile, now) - count)
+            slots = max(0.0, self._usual_slots(higher.history, now) - count)
         if config.reserve_kv and self._does_kv_bind(now):
             mean = max(higher.history.mean(now), count)
             kv_tokens = (mean + config.kv_margin * math.sqrt(mean)) * higher.mean_kv_tokens
         return Ceiling(
             1 - _bounded(slots, capacity.requests, config.max_fraction),
             1 - _bounded(kv_tokens, capacity.kv_tokens, config.max_fraction),
+        )
+
+    def _usual_slots(self, history: CountHistory, now: float) -> float:
+        """The quantile, but no more than what the count below which it stays 3/4 of the time can explain."""
+        common = history.quantile(_COMMON_QUANTILE, now)
+        return min(
+            history.quantile(self._config.slot_quantile, now), max(1.0, common + 2 * math.sqrt(common))
         )
 
     def _does_kv_bind(self, now: float) -> bool:
