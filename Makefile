@@ -8,7 +8,7 @@ DEMO_STAMP ?= $(VENV)/.installed-demo
 STAMP ?= $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup demo test test-all test-vllm test-clients lint format protos clean help
+.PHONY: reproduce setup demo test test-all test-vllm test-clients lint format protos clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -56,6 +56,10 @@ test-clients: $(STAMP) ## third-party load clients through Envoy
 
 protos: $(STAMP) ## regenerate extproc/wire from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/extproc/wire/*.proto
+
+reproduce: $(STAMP) ## every figure of both seed reports, in virtual time: reports/ and docs/reproduction.md
+	$(BIN)/extproc bench run all --runs 3 --out reports
+	$(BIN)/extproc bench report reports --markdown docs/reproduction.md
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

@@ -21,10 +21,12 @@ from extproc.core.concurrency import ConcurrencyDetectorConfig
 from extproc.core.config import FlowControlConfig
 from extproc.core.detectors import DetectorConfig
 from extproc.core.eviction import DeficitSizingConfig, DemandSizingConfig, EvictionConfig, SizingConfig
+from extproc.core.fairness import FairnessConfig, GlobalStrictFairnessConfig, RoundRobinFairnessConfig
 from extproc.core.footprint import FootprintConfig
 from extproc.core.holdback import PriorityHoldbackConfig, StaticCeilingConfig
 from extproc.core.ordering import EdfOrderingConfig, FcfsOrderingConfig, OrderingConfig
 from extproc.core.pacing import PrefillPacingConfig
+from extproc.core.picker import LeastInflightPickerConfig, PickerConfig
 from extproc.core.utilization import UtilizationDetectorConfig
 
 POOLED_RUNS = 10
@@ -94,7 +96,26 @@ def renamed(arm: Arm, name: str, **changes: object) -> Arm:
     return replace(arm, name=name, **changes)  # type: ignore[arg-type]
 
 
-def yardsticks(slots: int) -> tuple[Arm, ...]:
+def production_flow_control(
+    detector: DetectorConfig,
+    *,
+    evicts: bool = False,
+    counts_output: bool = False,
+    picker: PickerConfig | None = None,
+) -> FlowControlConfig:
+    """Seed 002's: strict priority between bands, round robin between the tenants of a band."""
+    return FlowControlConfig(
+        detector=detector,
+        footprint=FootprintConfig(add_estimated_output_tokens=counts_output),
+        default_band=BandConfig(fairness=RoundRobinFairnessConfig()),
+        eviction=EvictionConfig(enabled=evicts, sizing=DeficitSizingConfig()),
+        pacing=PrefillPacingConfig(enabled=False),
+        picker=picker or LeastInflightPickerConfig(),
+        default_ttl_s=None,
+    )
+
+
+def yardsticks(slots: int, *, exempts_from: int = INTERACTIVE_PRIORITY) -> tuple[Arm, ...]:
     """What the other arms are measured against, simulated in the same run.
 
     Their batch is admitted by both resources (slots and KV), as `best` admits it; nothing is evicted.
@@ -110,14 +131,14 @@ def yardsticks(slots: int) -> tuple[Arm, ...]:
         Arm(
             name=FLOOR_SHARED,
             flow_control=_floor_control(slots, paced=False),
-            exempts_from=INTERACTIVE_PRIORITY,
+            exempts_from=exempts_from,
             least_runs=POOLED_RUNS,
             note="batch at full capacity, interactive exempt from slot and KV limits",
         ),
         Arm(
             name=FLOOR_SHARED_PACED,
             flow_control=_floor_control(slots, paced=True),
-            exempts_from=INTERACTIVE_PRIORITY,
+            exempts_from=exempts_from,
             least_runs=POOLED_RUNS,
             note="the same with prefill pacing of batch",
         ),
@@ -151,11 +172,14 @@ _UNBOUND_SLOTS = 1_000_000
 _UNBOUND_TOKENS = 10**12
 
 
-def best_flow_control(slots: int, *, without: Lever | None = None) -> FlowControlConfig:
+def best_flow_control(
+    slots: int, *, without: Lever | None = None, is_round_robin: bool = False, pacing_tokens: int = 8192
+) -> FlowControlConfig:
     """Ours, for engines with `slots` sequence slots; `without` switches one lever off."""
     sizing: SizingConfig = DemandSizingConfig(promise="wait" if without is Lever.PROMISE else "dispatch")
     if without is Lever.DEMAND_SIZING:
         sizing = DeficitSizingConfig()
+    fairness: FairnessConfig = RoundRobinFairnessConfig() if is_round_robin else GlobalStrictFairnessConfig()
     ordering: OrderingConfig = FcfsOrderingConfig() if without is Lever.DEADLINES else EdfOrderingConfig()
     return FlowControlConfig(
         detector=CapacityDetectorConfig(
@@ -165,9 +189,12 @@ def best_flow_control(slots: int, *, without: Lever | None = None) -> FlowContro
         ceilings=AdaptiveHoldbackConfig(
             reserve_slots=without is not Lever.SLOT_RESERVE, reserve_kv=without is not Lever.KV_RESERVE
         ),
-        default_sheddable_band=BandConfig(ordering=ordering),
+        default_band=BandConfig(fairness=fairness),
+        default_sheddable_band=BandConfig(ordering=ordering, fairness=fairness),
         eviction=EvictionConfig(enabled=True, sizing=sizing),
-        pacing=PrefillPacingConfig(enabled=without is not Lever.PACING, hold=without is not Lever.HOLD),
+        pacing=PrefillPacingConfig(
+            enabled=without is not Lever.PACING, hold=without is not Lever.HOLD, budget_tokens=pacing_tokens
+        ),
         default_ttl_s=None,
     )
 

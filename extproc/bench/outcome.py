@@ -102,9 +102,11 @@ class RunOutcome:
         traffic_class: str | Sequence[str],
         *,
         until_s: float | None = None,
+        window_s: tuple[float, float] | None = None,
         network_s: tuple[float, float] = (0.0, 0.0),
     ) -> list[float]:
-        """TTFT of the window's requests of the class(es); `until_s` closes the window earlier or later.
+        """TTFT of the window's requests of the class(es); `until_s` closes the window earlier or later,
+        `window_s` replaces it (a surge).
 
         `network_s` is the range of what a client outside the cluster sees on top (drawn per request, the
         same in every arm).
@@ -113,10 +115,10 @@ class RunOutcome:
         starvation.
         """
         wanted = (traffic_class,) if isinstance(traffic_class, str) else tuple(traffic_class)
-        end_s = self.batch_end_s if until_s is None else until_s
+        start_s, end_s = window_s or (0.0, self.batch_end_s if until_s is None else until_s)
         values: list[float] = []
         for record in self.records:
-            if record.traffic_class not in wanted or record.intended_s >= end_s:
+            if record.traffic_class not in wanted or not start_s <= record.intended_s < end_s:
                 continue
             if record.outcome is RequestOutcome.REJECTED:
                 continue

@@ -9,6 +9,7 @@ from pathlib import Path
 from extproc.bench.checks import CheckRow
 from extproc.bench.claims.catalogue import CLAIMS
 from extproc.bench.report import render_report
+from extproc.bench.reproduction import render_reproduction
 from extproc.bench.results import SuiteResults
 from extproc.bench.store import RunStore
 from extproc.bench.suite import Suite
@@ -78,6 +79,15 @@ def write_page(directory: Path) -> Path:
     page = render_report(found, checks, targets, title=_title(found))
     file = directory / "report.html"
     file.write_text(page, encoding="utf-8")
+    return file
+
+
+def write_reproduction(directory: Path, file: Path) -> Path:
+    """The committed page of all results in the directory."""
+    found = all_results(directory)
+    checks = {results.suite.name: check_suite(results) for results in found}
+    targets = [row for results in found for row in evaluate_targets(results)]
+    file.write_text(render_reproduction(found, checks, targets), encoding="utf-8")
     return file
 
 

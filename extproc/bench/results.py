@@ -53,7 +53,11 @@ class SuiteResults:
         wanted = traffic_class or self.suite.measured
         network_s = self.suite.latencies.network_s
         runs = self.runs(load, arm, setting)
-        pooled = [value for run in runs for value in run.ttfts(wanted, network_s=network_s)]
+        pooled = [
+            value
+            for run in runs
+            for value in run.ttfts(wanted, window_s=self.suite.window_s, network_s=network_s)
+        ]
         return percentile(pooled, fraction)
 
     def ttft_per_run(
@@ -63,7 +67,10 @@ class SuiteResults:
         wanted = traffic_class or self.suite.measured
         network_s = self.suite.latencies.network_s
         runs = self.runs(load, arm, setting)
-        return [percentile(run.ttfts(wanted, network_s=network_s), fraction) for run in runs]
+        return [
+            percentile(run.ttfts(wanted, window_s=self.suite.window_s, network_s=network_s), fraction)
+            for run in runs
+        ]
 
     def ttft_ratio(
         self,
@@ -104,9 +111,10 @@ class SuiteResults:
         our_values, their_values = [], []
         for seed in seeds:
             until_s = min(ours[seed].batch_end_s, theirs[seed].batch_end_s)
+            window_s = self.suite.window_s
             # Sorted runs make each resample's sort a cheap merge.
-            our_values.append(sorted(ours[seed].ttfts(wanted, until_s=until_s)))
-            their_values.append(sorted(theirs[seed].ttfts(wanted, until_s=until_s)))
+            our_values.append(sorted(ours[seed].ttfts(wanted, until_s=until_s, window_s=window_s)))
+            their_values.append(sorted(theirs[seed].ttfts(wanted, until_s=until_s, window_s=window_s)))
         rng = random_stream(0, f"bootstrap/{load}/{arm}/{reference}/{setting.value}/{fraction}")
         return paired_ratio_interval(our_values, their_values, fraction, rng)
 

@@ -102,12 +102,16 @@ class Suite:
     loads: tuple[Load, ...]
     arms: tuple[Arm, ...]
     measured: tuple[str, ...] = ("interactive",)
+    interactive: tuple[str, ...] = ()
+    """Classes that the targets are about; empty: the measured ones."""
     reference: str = "eviction"
     """The arm that batch time and evictions are compared with."""
     engine: Mapping[str, int | bool] = field(default_factory=dict)
     endpoints: int = 1
     settings: tuple[Setting, ...] = (Setting.WAVE, Setting.STEADY)
     latencies: Latencies = field(default_factory=Latencies)
+    window_s: tuple[float, float] | None = None
+    """Arrivals that count for TTFT; None: those before the batch has ended."""
     notes: str = ""
     target_reasons: Mapping[str, str] = field(default_factory=dict)
     """Why a target of the arm `best` cannot be met, by what is measured; printed only where it is missed."""

@@ -57,7 +57,7 @@ def _ttft_rows(results: SuiteResults, load: Load, setting: Setting) -> list[Targ
     yardstick = FLOOR_ALONE if load.exceeds_slots else FLOOR_SHARED
     limit = OVER_FLOOR_ALONE if load.exceeds_slots else OVER_FLOOR_SHARED
     rows = []
-    for name in results.suite.measured:
+    for name in results.suite.interactive or results.suite.measured:
         for fraction in (0.50, 0.95):
             ratio = results.ttft_ratio(load.name, BEST, yardstick, setting, fraction, name)
             label = f"{name} TTFT p{round(fraction * 100)} over {yardstick}"
@@ -93,7 +93,9 @@ def _work_rows(results: SuiteResults, load: Load, setting: Setting) -> list[Targ
     deadlines = mean(BEST, lambda run: run.deadlines_met_fraction)
     if not math.isnan(deadlines):
         rows.append(_row(results, load, setting, "deadlines met", "1", exact(deadlines), deadlines == 1))
-    rejected = mean(BEST, lambda run: float(run.rejected(results.suite.measured)))
+    rejected = mean(
+        BEST, lambda run: float(run.rejected(results.suite.interactive or results.suite.measured))
+    )
     rows.append(_row(results, load, setting, "interactive 429 and 503", "0", exact(rejected), rejected == 0))
     preemptions = mean(BEST, lambda run: float(run.preemptions))
     rows.append(_row(results, load, setting, "KV preemptions", "0", exact(preemptions), preemptions == 0))

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from extproc.bench.compare import compare_summaries
-from extproc.bench.publish import load_summary, publish_suite, write_page
+from extproc.bench.publish import load_summary, publish_suite, write_page, write_reproduction
 from extproc.bench.runner import Job, plan_jobs, run_in_processes
 from extproc.bench.suite import Suite
 from extproc.bench.suites.catalogue import SUITES
@@ -142,12 +142,17 @@ def _short(value: float | None) -> str:
 
 @click.command("report")
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def report(directory: Path) -> None:
+@click.option(
+    "--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Also write the tables as this page."
+)
+def report(directory: Path, markdown: Path | None) -> None:
     """Write DIRECTORY/report.html from finished runs: one file, no network needed.
 
     Example: extproc bench report reports
     """
     click.echo(write_page(directory))
+    if markdown is not None:
+        click.echo(write_reproduction(directory, markdown))
 
 
 @click.command("compare")

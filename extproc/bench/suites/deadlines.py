@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from extproc.bench.arms import best_arms, requests, seed_flow_control
+from extproc.bench.arms import Lever, best_arms, requests, seed_flow_control
 from extproc.bench.suite import Arm, Latencies, Load, Setting, Suite
 from extproc.bench.suites.mix import batch, mixed_load, steady
 from extproc.core.config import FlowControlConfig
@@ -66,6 +66,6 @@ BATCH_DEADLINES = Suite(
         Arm(name="none", flow_control=seed_flow_control(requests(SLOTS), evicts=False)),
         Arm(name="eviction", flow_control=_EVICTION),
         Arm(name="eviction, by deadline", flow_control=_by_deadline(_EVICTION)),
-        *best_arms(SLOTS),
+        *best_arms(SLOTS, ablate=(Lever.DEADLINES,), ablation_loads=("1/s", "2/s", "4/s")),
     ),
 )

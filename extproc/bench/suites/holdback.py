@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from extproc.bench.arms import (
+    Lever,
     best_arms,
     holdback_arms,
     requests,
@@ -83,7 +84,7 @@ HOLDBACK_REQUESTS = Suite(
         *yardsticks(SLOTS),
         Arm(name="none", flow_control=seed_flow_control(requests(SLOTS), evicts=False)),
         *holdback_arms(requests(SLOTS), holdbacks=(0.9, 0.8, 0.6), without_eviction=(0.9, 0.8, 0.6)),
-        *best_arms(SLOTS),
+        *best_arms(SLOTS, ablate=tuple(Lever), ablation_loads=("2/s", "bursts of 32")),
     ),
 )
 
@@ -103,7 +104,9 @@ HOLDBACK_TOKENS = Suite(
     arms=(
         *yardsticks(SLOTS),
         *holdback_arms(tokens(TOKEN_CAP), holdbacks=(0.9, 0.8), counts_output=True),
-        *best_arms(SLOTS),
+        *holdback_arms(tokens(153_600), holdbacks=(0.8,), counts_output=True, prefix="cap 153,600:"),
+        *holdback_arms(tokens(256_000), holdbacks=(0.8,), counts_output=True, prefix="cap 256,000:"),
+        *best_arms(SLOTS, ablate=tuple(Lever), ablation_loads=("2/s", "bursts of 32")),
     ),
 )
 
@@ -130,6 +133,16 @@ HOLDBACK_HYBRID = Suite(
             counts_output=True,
             prefix="requests 32:",
         ),
+        *(
+            arm
+            for prefix, cap in (("cap +5%:", TOKEN_CAP * 105 // 100), ("cap -5%:", TOKEN_CAP * 95 // 100))
+            for arm in holdback_arms(
+                tokens(cap, mode="hybrid", max_concurrency=100),
+                holdbacks=(0.9, 0.8),
+                counts_output=True,
+                prefix=prefix,
+            )
+        ),
     ),
 )
 
@@ -143,6 +156,7 @@ NO_RESUME = Suite(
     loads=(
         _long("1/s", steady(1.0, 120.0)),
         _long("bursts of 32", bursts(32, LONG_BURST_GAP_S, 15), burst=32),
+        *(_long(f"bursts every {gap:g} s", bursts(32, gap, 15), burst=32) for gap in (10.0, 15.0, 30.0)),
     ),
     arms=(
         *holdback_arms(requests(SLOTS), holdbacks=(0.8,)),
@@ -180,6 +194,6 @@ HOLDBACK_14B = Suite(
     arms=(
         *yardsticks(SLOTS),
         *holdback_arms(requests(SLOTS), holdbacks=(0.9, 0.8)),
-        *best_arms(SLOTS, chunk_tokens=2048),
+        *best_arms(SLOTS, chunk_tokens=2048, ablate=tuple(Lever), ablation_loads=("1/s",)),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extproc.bench.arms import best_arms, holdback_arms, requests, tokens, utilization, yardsticks
+from extproc.bench.arms import Lever, best_arms, holdback_arms, requests, tokens, utilization, yardsticks
 from extproc.bench.suite import Latencies, Load, Setting, Suite
 from extproc.bench.suites.mix import ArrivalsFrom, batch, bursts, mixed_load, steady
 from extproc.workload.traffic import TrafficClass
@@ -53,6 +53,6 @@ KV_BOUND_32B = Suite(
         *holdback_arms(requests(SLOTS), holdbacks=(0.8,), prefix="requests:"),
         *holdback_arms(utilization(), holdbacks=(0.8,), prefix="utilization:"),
         *holdback_arms(tokens(KV_TOKENS), holdbacks=(0.8,), counts_output=True, prefix="tokens:"),
-        *best_arms(SLOTS),
+        *best_arms(SLOTS, ablate=tuple(Lever), ablation_loads=("1/s", "bursts of 32")),
     ),
 )

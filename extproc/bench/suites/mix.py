@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 from extproc.bench.arms import BATCH_PRIORITY, INTERACTIVE_PRIORITY
 from extproc.bench.suite import Load, Setting
-from extproc.workload.arrivals import Bursts, OpenArrivals, Poisson
+from extproc.workload.arrivals import Bursts, OpenArrivals, Poisson, Uniform
 from extproc.workload.lengths import Fixed, Lengths, UniformLength
 from extproc.workload.traffic import AfterEviction, TrafficClass
+
+COMPLETION_WINDOW_S = 86_400.0
+"""What the OpenAI Batch API promises."""
 
 ArrivalsFrom = Callable[[float], OpenArrivals]
 
@@ -27,15 +30,19 @@ def batch(
     prompt: int,
     output: int,
     name: str = "batch",
-    deadline_s: float | None = None,
+    deadline_s: float = COMPLETION_WINDOW_S,
     start_s: float = 0.5,
 ) -> TrafficClass:
-    """Offline work, all of it submitted at once, when the gateway has scraped its endpoints."""
+    """Offline work, all of it submitted at once, when the gateway has scraped its endpoints.
+
+    Requests follow each other by a millisecond and so do their deadlines: where the gateway orders by
+    deadline, an evicted request goes back to its own place, not behind the work that came after it.
+    """
     return TrafficClass(
         name=name,
         priority=BATCH_PRIORITY,
         fairness_ids=(name,),
-        arrivals=Bursts(size=requests, every_s=1.0, count=1, start_s=start_s),
+        arrivals=Uniform(rate_per_s=1000.0, start_s=start_s, end_s=start_s + requests / 1000.0),
         prompt=Fixed(tokens=prompt),
         output=varied(output, setting),
         deadline_s=deadline_s,

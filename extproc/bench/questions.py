@@ -1,0 +1,198 @@
+"""The open questions of seed 000: what was tried, what came out, what it means; prose with measured figures.
+
+Each question names the suite whose cells answer it; `extproc bench export` writes any of them as a scenario
+file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from extproc.bench.claims.readers import (
+    STEADY,
+    WAVE,
+    average,
+    batch_time,
+    evictions,
+    p50,
+    redone,
+)
+from extproc.bench.report import figure
+from extproc.bench.results import SuiteResults
+from extproc.bench.suite import Setting
+
+BURSTS = "bursts of 32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question; `text` is written from the results of `suite`."""
+
+    title: str
+    suite: str
+    text: Callable[[SuiteResults], str]
+
+    def render(self, suites: Sequence[SuiteResults]) -> str:
+        """The section, or a line that says what must be run first."""
+        found = next((results for results in suites if results.suite.name == self.suite), None)
+        body = f"Not run: `extproc bench run {self.suite} --out DIR`." if found is None else self.text(found)
+        return f"### {self.title}\n\n{body}\n"
+
+
+def _p50(results: SuiteResults, load: str, arm: str, setting: Setting = WAVE) -> str:
+    return figure(p50(load, arm, setting=setting)(results))
+
+
+def _mean(
+    results: SuiteResults, load: str, arm: str, read: Callable[..., float], setting: Setting = WAVE
+) -> str:
+    return figure(average(load, arm, read, setting)(results))
+
+
+def _hybrid(results: SuiteResults) -> str:
+    rows = []
+    for prefix, what in (
+        ("", "limit of 100 requests (the default), cap 204,800"),
+        ("cap +5%:", "limit of 100, cap 5% higher"),
+        ("cap -5%:", "limit of 100, cap 5% lower"),
+        ("requests 32:", "limit of 32 requests, cap 204,800"),
+    ):
+        for setting in (WAVE, STEADY):
+            arms = [f"{prefix} {arm}".strip() for arm in ("eviction", "holdback 0.9", "holdback 0.8")]
+            cells = [
+                f"{_p50(results, BURSTS, arm, setting)} ({_mean(results, BURSTS, arm, evictions, setting)})"
+                for arm in arms
+            ]
+            rows.append(f"| {what} | {setting.value} | {' | '.join(cells)} |")
+    table = "\n".join(rows)
+    return (
+        "Interactive TTFT p50 in seconds under bursts of 32, with evictions per run in brackets:\n\n"
+        "| hybrid counting | setting | eviction | holdback 0.9 | holdback 0.8 |\n|---|---|---|---|---|\n"
+        f"{table}\n\n"
+        "What decides is whether the request part of the hybrid count binds. With the default limit of 100 "
+        "it never "
+        "does on 32 slots, so hybrid is token counting: a reserve lets 3 to 6 batch requests fewer in, the "
+        "burst "
+        "finds saturation below 1, hardly anything is evicted, and everything beyond the free slots queues "
+        "inside "
+        "vLLM, where flow control cannot reach it. Which arm then looks better hangs on a few per cent of "
+        "the token "
+        "estimate, which is why the sign of the effect changes between the rows. With the limit at the "
+        "engine's 32 "
+        "slots the request part binds, evictions free real slots, and holdback helps as it does with "
+        "request counts. "
+        "The fix is to count both resources with their true capacities (the capacity detector)."
+    )
+
+
+def _deadlines(results: SuiteResults) -> str:
+    def met(load: str, arm: str) -> str:
+        return figure(results.mean(load, arm, WAVE, lambda run: run.deadlines_met_fraction))
+
+    rows = "\n".join(
+        f"| {load} | {met(load, 'none')} | {met(load, 'eviction')} | {met(load, 'eviction, by deadline')} | "
+        f"{met(load, 'best')} |"
+        for load in ("1/s", "2/s", "4/s")
+    )
+    return (
+        "Share of all batch deadlines met (three jobs: 45, 90 and 120 s):\n\n"
+        "| interactive load | no eviction | eviction, FCFS | eviction, by deadline | best "
+        "|\n|---|---|---|---|---|\n"
+        f"{rows}\n\n"
+        "Confirmed: all 192 requests reach the gateway at once in deadline order. Without eviction they "
+        "leave in "
+        "that order and all deadlines hold. An evicted request of the 45 s job comes back as a new arrival "
+        "and "
+        "rejoins the queue behind work that is due later. Ordering the batch band by deadline at the "
+        "gateway (`edf`) "
+        "puts it back in its place and meets every deadline, at the same eviction count."
+    )
+
+
+def _token_cap(results: SuiteResults) -> str:
+    rows = []
+    for prefix, what in (
+        ("cap 153,600:", "153,600 (24 batch requests)"),
+        ("", "204,800 (32, the seed's)"),
+        ("cap 256,000:", "256,000 (40)"),
+    ):
+        arms = [f"{prefix} {arm}".strip() for arm in ("eviction", "holdback 0.8")]
+        cells = []
+        for load in ("2/s", BURSTS):
+            cells += [_p50(results, load, arm) for arm in arms]
+        cells += [_mean(results, "2/s", arms[0], batch_time), _mean(results, "2/s", arms[0], evictions)]
+        rows.append(f"| {what} | {' | '.join(cells)} |")
+    table = "\n".join(rows)
+    return (
+        "| token cap | 2/s: p50, eviction | p50, holdback 0.8 | bursts: p50, eviction | p50, holdback 0.8 | "
+        "batch time at 2/s | evictions at 2/s |\n|---|---|---|---|---|---|---|\n"
+        f"{table}\n\n"
+        "A lower cap is a static reserve of slots: steady interactive traffic finds one free, at the price "
+        "of a "
+        "slower batch. A higher cap admits more batch than there are slots; every interactive request then "
+        "waits "
+        "inside vLLM behind it, and evictions free tokens instead of slots. No cap is right for both "
+        "resources."
+    )
+
+
+def _refusal(results: SuiteResults) -> str:
+    runs = [run for cell in results.cells() for run in results.runs(cell.load, cell.arm, cell.setting)]
+    sent = sum(sum(record.priority >= 0 for record in run.records) for run in runs)
+    refused = sum(run.rejected(("interactive",)) for run in runs)
+    return (
+        f"In virtual time {refused} of {sent:,} interactive requests of this suite were refused (tokens "
+        f"mode, all "
+        "loads and arms). Flow control itself has one way to a 503: a pool without endpoints. A queue limit "
+        "is a 429 "
+        "and there is none here. So the seed's single 503 came from outside the policies that are modelled: "
+        "the "
+        "endpoint missing from the pool for a moment (the peer answers 503 at once when its candidate list "
+        "is "
+        "empty), or the connection to vLLM that Envoy reused just as the server closed it after an idle gap "
+        "between bursts. Which of the two it was the report does not let anyone decide. Here a request that "
+        "finds no endpoint waits for one (`no_endpoint_ttl_s`), and Envoy's upstream idle timeout is below "
+        "vLLM's, with a retry for requests whose connection broke before any answer."
+    )
+
+
+def _gap(results: SuiteResults) -> str:
+    def row(gap_s: float, load: str) -> str:
+        lost = _mean(results, load, "eviction, no resume", redone)
+        slow = average(load, "eviction, no resume", batch_time)(results)
+        resumed = average(load, "eviction", batch_time)(results)
+        return f"| {gap_s:g} s | {lost} | {figure(slow / resumed)} |"
+
+    gaps = (
+        (10.0, "bursts every 10 s"),
+        (15.0, "bursts every 15 s"),
+        (20.0, BURSTS),
+        (30.0, "bursts every 30 s"),
+    )
+    table = "\n".join(row(gap_s, load) for gap_s, load in gaps)
+    return (
+        "The seed redoes 288,000 tokens and takes 1.74 times as long; it does not state the gap between its "
+        "bursts.\n\n| gap | tokens redone | batch time over resume |\n|---|---|---|\n"
+        f"{table}\n\n"
+        "Each burst throws away up to 32 generations and the longer batch meets more bursts: work grows "
+        "faster than linearly as the gap shrinks. Where the seed's pair of figures lies between the rows, "
+        "its gap does; 1,440 interactive requests over three runs make 15 bursts a run."
+    )
+
+
+OPEN_QUESTIONS: tuple[Question, ...] = (
+    Question(
+        title="Why does hybrid counting with holdback get worse under bursts?",
+        suite="holdback-hybrid",
+        text=_hybrid,
+    ),
+    Question(
+        title="Why does the 45 s job miss deadlines only under eviction?",
+        suite="batch-deadlines",
+        text=_deadlines,
+    ),
+    Question(title="What does another token cap do?", suite="holdback-tokens", text=_token_cap),
+    Question(title="The one 503 in 1,440", suite="holdback-tokens", text=_refusal),
+    Question(title="How much work is lost without resume?", suite="no-resume", text=_gap),
+)
