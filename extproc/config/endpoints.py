@@ -27,11 +27,17 @@ def split_address(address: str) -> tuple[str, int]:
     port = int(port_text)
     if not 1 <= port <= 65535:
         raise ValueError(f"{address!r}: the port must be 1 to 65535")
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        raise ValueError(f"{address!r}: Envoy needs an IP address here; for a name use `type: dns`") from None
+    if not _is_ip(host):
+        raise ValueError(f"{address!r}: Envoy needs an IP address here; for a name use `type: dns`")
     return host, port
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def join_address(host: str, port: int) -> str:
@@ -77,7 +83,7 @@ class EndpointEntry:
         checks = _Checks()
         named = bool(self.name) and "|" not in self.name and self.name.isprintable()
         checks.require(
-            named and len(self.name) <= 253, "name", "must be 1 to 253 printable characters without |"
+            named and len(self.name) <= 512, "name", "must be 1 to 512 printable characters without |"
         )
         checks.require("|" not in self.start, "start", "must not contain |")
         for path in ("address", "metrics_address"):
@@ -167,6 +173,9 @@ class DnsDiscovery:
             checks.require(is_port, "port", f"record {self.record} needs a port, 1 to 65535")
         checks.require(0.1 <= self.min_ttl_s <= self.max_ttl_s, "min_ttl_s", "must be 0.1 to max_ttl_s")
         checks.require(self.timeout_s > 0, "timeout_s", "must be positive")
+        for index, server in enumerate(self.nameservers):
+            is_address = _is_ip(server) or _is_ip(server.rpartition(":")[0].strip("[]"))
+            checks.require(is_address, f"nameservers[{index}]", f"{server!r} is neither an ip nor ip:port")
         checks.finish()
 
 

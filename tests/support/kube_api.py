@@ -23,6 +23,7 @@ class KubeApi:
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.tokens: list[str | None] = []
         self.failing_status: int | None = None
+        self.canned_answer: str | None = None
         self.gone_inside_the_watch = False
         self._changed = asyncio.Condition()
         self._watches: set[web.StreamResponse] = set()
@@ -67,6 +68,8 @@ class KubeApi:
         query = dict(request.query)
         self.requests.append((request.path, query))
         self.tokens.append(request.headers.get("Authorization"))
+        if self.canned_answer is not None:
+            return web.Response(text=self.canned_answer)
         if self.failing_status is not None:
             return web.json_response({"kind": "Status"}, status=self.failing_status)
         if "watch" in query:

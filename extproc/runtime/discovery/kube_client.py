@@ -48,6 +48,9 @@ class KubeAccess:
 
 def find_access(config: KubernetesDiscovery) -> KubeAccess:
     """From the configuration, else from what a pod finds in its environment."""
+    for name, file in (("token_file", config.token_file), ("ca_file", config.ca_file)):
+        if file is not None and not Path(file).is_file():
+            raise ConfigError([Problem("endpoints.discovery", f"{name}: there is no file {file}")])
     if config.api_server is not None:
         token = Path(config.token_file) if config.token_file else None
         ca = Path(config.ca_file) if config.ca_file else None

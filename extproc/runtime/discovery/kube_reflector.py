@@ -82,13 +82,15 @@ class Reflector:
         query = {**self._query, "limit": str(self._list_limit)}
         while True:
             page = await self._client.get(self._path, query)
-            for item in page.get("items") or ():
-                objects[_uid(item)] = item
-            meta = page.get("metadata") or {}
+            items = page.get("items") or []
+            meta = _meta(page)
+            if not isinstance(items, list) or not meta.get("resourceVersion"):
+                raise KubeApiError(f"{self._path}: the answer is no list of objects")
+            objects |= {_uid(item): item for item in items if isinstance(item, dict)}
             if not meta.get("continue"):
                 break
-            query["continue"] = meta["continue"]
-        self._version = str(meta.get("resourceVersion", ""))
+            query["continue"] = str(meta["continue"])
+        self._version = str(meta["resourceVersion"])
         self.objects = objects
         self.is_listed = True
         self._health.succeed()
@@ -103,7 +105,7 @@ class Reflector:
             self._apply(event.get("type"), item)
 
     def _apply(self, kind: object, item: dict[str, Any]) -> None:
-        version = (item.get("metadata") or {}).get("resourceVersion")
+        version = _meta(item).get("resourceVersion")
         if version:
             self._version = str(version)
         if kind == "BOOKMARK":
@@ -117,6 +119,11 @@ class Reflector:
         self._changed()
 
 
+def _meta(item: dict[str, Any]) -> dict[str, Any]:
+    meta = item.get("metadata")
+    return meta if isinstance(meta, dict) else {}
+
+
 def _uid(item: dict[str, Any]) -> str:
-    meta = item.get("metadata") or {}
+    meta = _meta(item)
     return str(meta.get("uid") or f"{meta.get('namespace')}/{meta.get('name')}")

@@ -50,6 +50,7 @@ scrape: {engine: sglang, metrics: {running_requests: ["mine:running"]}}
         ),
         ("{type: dns, name: x}", "record A needs a port"),
         ("{type: dns, name: x, record: SRV, port: 80}", "brings its own ports"),
+        ("{type: dns, name: x, port: 1, nameservers: [ns.example]}", "neither an ip nor ip:port"),
         ("{type: kubernetes}", "exactly one of pool and service"),
         ("{type: kubernetes, pool: a, service: b}", "exactly one of pool and service"),
         ("{type: kubernetes, pool: a, api_server: 'http://x'}", "namespace"),

@@ -220,6 +220,24 @@ async def test_a_services_endpoint_slices_without_terminating_ones_that_no_longe
             await published.until(lambda: [e.start for e in published.lists[-1]] == ["a2"])
 
 
+@pytest.mark.parametrize("answer", ["[]", "garbage", '{"items": 5}', '{"items": [5], "metadata": 7}'])
+async def test_an_answer_of_another_shape_keeps_the_source_alive(answer: str) -> None:
+    async with kube_api() as (api, url):
+        await started(api, pod("a", "10.0.0.1"))
+        api.canned_answer = answer
+        tested = source(url)
+        async with running(tested) as published:
+            await wait_for(lambda: tested.health.problem is not None)
+            api.canned_answer = None
+            await published.shows("10.0.0.1:8000")
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    config = KubernetesDiscovery(pool="p", namespace="ml", api_server="https://x", ca_file="/nowhere/ca.crt")
+    with pytest.raises(ConfigError, match="ca_file: there is no file"):
+        KubernetesSource(config, SystemClock(), random.Random(1))
+
+
 def test_outside_a_cluster_the_api_server_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match="give api_server"):
