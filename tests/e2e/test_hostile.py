@@ -223,6 +223,35 @@ async def test_a_post_with_an_upgrade_header_ends(tmp_path: Path) -> None:
         assert len(gateway.model.seen) == 1
 
 
+async def test_field_bug_026_without_the_processor_nothing_passes(tmp_path: Path) -> None:
+    """Fail closed: a clear error at once, no request around flow control."""
+    async with Gateway(tmp_path) as gateway, gateway.client() as client:
+        assert (await client.post(CHAT, json=chat())).status_code == 200
+        await gateway.assert_empty()
+        await gateway.app.stop()
+        for answer in (await client.post(CHAT, json=chat()), await client.get("/v1/models")):
+            assert answer.status_code >= 500
+        assert len(gateway.model.seen) == 1
+
+
+@pytest.mark.parametrize("clears", [True, False])
+async def test_field_bug_038_the_route_is_chosen_again_when_asked_for(clears: bool, tmp_path: Path) -> None:
+    def route_by_our_header(bootstrap: dict[str, Any]) -> None:
+        manager = bootstrap["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+        host = manager["typed_config"]["route_config"]["virtual_hosts"][0]
+        chosen = {"name": "x-gateway-destination-endpoint", "present_match": True}
+        with_header = {**host["routes"][0], "match": {"prefix": "/", "headers": [chosen]}}
+        elsewhere = {"match": {"prefix": "/"}, "route": {"cluster": "extproc"}}
+        host["routes"] = [with_header, elsewhere]
+
+    gateway = Gateway(tmp_path, {"requests": {"clear_route_cache": clears}})
+    gateway.edit_bootstrap = route_by_our_header
+    async with gateway, gateway.client() as client:
+        answer = await client.post(CHAT, json=chat())
+        assert (answer.status_code == 200) == clears
+        assert len(gateway.model.seen) == (1 if clears else 0)
+
+
 async def test_websockets_pass(tmp_path: Path) -> None:
     import aiohttp
 
