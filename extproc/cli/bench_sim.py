@@ -35,6 +35,7 @@ class Speed:
     endpoints: int
     simulated_s: float
     wall_s: float
+    processor_s: float
     tokens: int
     requests: int
 
@@ -46,6 +47,12 @@ class Speed:
     def tokens_per_s(self) -> float:
         """Simulated output tokens per wall second."""
         return self.tokens / self.wall_s
+
+
+def processor_s() -> float:
+    """Processor time of this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 @click.command()
@@ -71,6 +78,7 @@ def sim(seconds: float, repeats: int, day: bool, as_json: bool) -> None:
     part = _day(part_s, clock)
     data: dict[str, object] = {
         "speedup": one.speedup,
+        "speedup_per_processor_s": one.simulated_s / one.processor_s,
         "tokens_per_s_1": single.tokens_per_s,
         "tokens_per_s_64": many.tokens_per_s,
         "day_wall_s": part.wall_s * _DAY_S / part_s,
@@ -83,6 +91,7 @@ def sim(seconds: float, repeats: int, day: bool, as_json: bool) -> None:
         return
     table = Table("what", "value", box=None)
     table.add_row("simulated seconds per wall second, 1 endpoint", f"{one.speedup:,.0f}")
+    table.add_row("the same per second of processor time", f"{data['speedup_per_processor_s']:,.0f}")
     table.add_row("simulated tokens per wall second, 1 endpoint", f"{single.tokens_per_s:,.0f}")
     table.add_row("simulated tokens per wall second, 64 endpoints", f"{many.tokens_per_s:,.0f}")
     kind = "measured" if day else f"from {part_s:,.0f} s of it"
@@ -133,7 +142,13 @@ def _timed(scenario: Scenario, clock: Clock) -> Speed:
     def drop(record: RequestRecord) -> None:
         return
 
-    started_at = clock.now()
+    started_at, used_s = clock.now(), processor_s()
     result = run(scenario, on_record=drop)
-    wall_s = clock.now() - started_at
-    return Speed(len(scenario.pool), result.ended_at_s, wall_s, result.output_tokens, result.requests)
+    return Speed(
+        endpoints=len(scenario.pool),
+        simulated_s=result.ended_at_s,
+        wall_s=clock.now() - started_at,
+        processor_s=processor_s() - used_s,
+        tokens=result.output_tokens,
+        requests=result.requests,
+    )
