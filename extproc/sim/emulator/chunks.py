@@ -206,34 +206,7 @@ def whole_body(
 ) -> bytes:
     """The body of an answer that is not streamed."""
     is_chat = request.kind == "chat"
-    choices: list[dict[str, object]] = []
-    for answer, ending in zip(answers, endings, strict=True):
-        choice: dict[str, object] = {"index": answer.index}
-        ids = answer.output_ids if request.returns_token_ids else None
-        if is_chat:
-            choice["message"] = {
-                "role": "assistant",
-                "content": "".join(answer.text),
-                "refusal": None,
-                "annotations": None,
-                "audio": None,
-                "function_call": None,
-                "reasoning": None,
-            }
-        else:
-            choice["text"] = echoed(request, answer) + "".join(answer.text)
-        choice |= {
-            "logprobs": _all_logprobs(request, answer),
-            "finish_reason": ending.finish_reason,
-            "stop_reason": ending.stop_reason,
-            "token_ids": ids,
-            "routed_experts": None,
-        }
-        if not is_chat:
-            prompt = answer.all_ids[: answer.prompt_tokens]
-            choice["prompt_token_ids"] = prompt if request.returns_token_ids else None
-            choice["prompt_logprobs"] = None
-        choices.append(choice)
+    choices = [_choice(request, *pair) for pair in zip(answers, endings, strict=True)]
     body: dict[str, object] = {
         "id": response_id,
         "object": "chat.completion" if is_chat else "text_completion",
@@ -253,3 +226,30 @@ def whole_body(
         body["prompt_token_ids"] = request.prompts[0] if request.returns_token_ids else None
         body["prompt_text"] = None
     return _encode({**body, "kv_transfer_params": None, "ec_transfer_params": None, "metrics": None})
+
+
+def _choice(request: Generation, answer: Answer, ending: Delta) -> dict[str, object]:
+    """One entry of `choices` of a whole body."""
+    ids, prompt = answer.output_ids, answer.all_ids[: answer.prompt_tokens]
+    choice: dict[str, object] = {"index": answer.index}
+    if request.kind == "chat":
+        choice["message"] = {
+            "role": "assistant",
+            "content": "".join(answer.text),
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "reasoning": None,
+        }
+    else:
+        choice["text"] = echoed(request, answer) + "".join(answer.text)
+        choice["prompt_token_ids"] = prompt if request.returns_token_ids else None
+        choice["prompt_logprobs"] = None
+    return choice | {
+        "logprobs": _all_logprobs(request, answer),
+        "finish_reason": ending.finish_reason,
+        "stop_reason": ending.stop_reason,
+        "token_ids": ids if request.returns_token_ids else None,
+        "routed_experts": None,
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Mapping
 
 from extproc.sim.emulator.loop import EngineLoop
 
@@ -60,51 +61,67 @@ class EmulatorMetrics:
     def exposition(self) -> str:
         """Prometheus text format."""
         model, labels = self._loop.model, self._labels
-        lines: list[str] = []
+        lines = [
+            *self._one("gauge", "vllm:num_requests_running", model.running),
+            *self._one("gauge", "vllm:num_requests_waiting", model.waiting),
+            *self._by(
+                "gauge",
+                "vllm:num_requests_waiting_by_reason",
+                "reason",
+                {"capacity": model.waiting, "deferred": 0},
+            ),
+            *self._one("gauge", "vllm:kv_cache_usage_perc", model.kv.usage_fraction),
+            *self._one("counter", "vllm:num_preemptions", model.preemptions),
+            *self._one("counter", "vllm:prefix_cache_queries", model.kv.queried_tokens),
+            *self._one("counter", "vllm:prefix_cache_hits", model.kv.hit_tokens),
+            *self._one("counter", "vllm:prompt_tokens", self.prompt_tokens),
+            *self._one("counter", "vllm:generation_tokens", model.output_tokens),
+            *self._by(
+                "counter",
+                "vllm:prompt_tokens_by_source",
+                "source",
+                {
+                    "local_compute": self.prompt_tokens - self.cached_tokens,
+                    "local_cache_hit": self.cached_tokens,
+                    "external_kv_transfer": 0,
+                },
+            ),
+            *self._by(
+                "counter",
+                "vllm:request_success",
+                "finished_reason",
+                {reason: self.finished[reason] for reason in FINISH_REASONS},
+            ),
+            *self.ttft.lines("vllm:time_to_first_token_seconds", labels),
+            *self.gaps.lines("vllm:inter_token_latency_seconds", labels),
+            *self.end_to_end.lines("vllm:e2e_request_latency_seconds", labels),
+            *self._config_info(),
+        ]
+        return "\n".join([*lines, *self._own()]) + "\n"
 
-        def gauge(name: str, value: float, extra: str = "") -> None:
-            lines.extend((f"# TYPE {name} gauge", f"{name}{{{labels}{extra}}} {float(value)}"))
-
-        def counter(name: str, value: float, extra: str = "") -> None:
-            lines.extend((f"# TYPE {name} counter", f"{name}_total{{{labels}{extra}}} {float(value)}"))
-
-        waiting = model.waiting
-        gauge("vllm:num_requests_running", model.running)
-        gauge("vllm:num_requests_waiting", waiting)
-        lines.append("# TYPE vllm:num_requests_waiting_by_reason gauge")
-        for reason, value in (("capacity", waiting), ("deferred", 0)):
-            lines.append(f'vllm:num_requests_waiting_by_reason{{{labels},reason="{reason}"}} {float(value)}')
-        gauge("vllm:kv_cache_usage_perc", model.kv.usage_fraction)
-        counter("vllm:num_preemptions", model.preemptions)
-        counter("vllm:prefix_cache_queries", model.kv.queried_tokens)
-        counter("vllm:prefix_cache_hits", model.kv.hit_tokens)
-        counter("vllm:prompt_tokens", self.prompt_tokens)
-        counter("vllm:generation_tokens", model.output_tokens)
-        lines.append("# TYPE vllm:prompt_tokens_by_source counter")
-        for source, value in (
-            ("local_compute", self.prompt_tokens - self.cached_tokens),
-            ("local_cache_hit", self.cached_tokens),
-            ("external_kv_transfer", 0),
-        ):
-            lines.append(f'vllm:prompt_tokens_by_source_total{{{labels},source="{source}"}} {float(value)}')
-        lines.append("# TYPE vllm:request_success counter")
-        for reason in FINISH_REASONS:
-            count = float(self.finished[reason])
-            lines.append(
-                f'vllm:request_success_total{{engine="0",finished_reason="{reason}",{labels[11:]}}} {count}'
-            )
-        lines += self.ttft.lines("vllm:time_to_first_token_seconds", labels)
-        lines += self.gaps.lines("vllm:inter_token_latency_seconds", labels)
-        lines += self.end_to_end.lines("vllm:e2e_request_latency_seconds", labels)
-        lines += self._config_info()
-        lines += [
+    def _own(self) -> list[str]:
+        """What a real vLLM has not got, and its process start."""
+        return [
             "# TYPE process_start_time_seconds gauge",
             f"process_start_time_seconds {self._started_at}",
+            *self._one("gauge", "emulator:late_seconds", self._loop.late_s),
+            *self._one("counter", "emulator:late_steps", self._loop.late_steps),
+            *self._one("counter", "emulator:resyncs", self._loop.resyncs),
         ]
-        gauge("emulator:late_seconds", self._loop.late_s)
-        counter("emulator:late_steps", self._loop.late_steps)
-        counter("emulator:resyncs", self._loop.resyncs)
-        return "\n".join(lines) + "\n"
+
+    def _one(self, kind: str, name: str, value: float) -> list[str]:
+        """A gauge or counter with the common labels; counters end in `_total` on the page."""
+        suffix = "_total" if kind == "counter" else ""
+        return [f"# TYPE {name} {kind}", f"{name}{suffix}{{{self._labels}}} {float(value)}"]
+
+    def _by(self, kind: str, name: str, label: str, values: Mapping[str, float]) -> list[str]:
+        """One line for each value of one more label; labels in alphabetical order, as vLLM prints them."""
+        suffix = "_total" if kind == "counter" else ""
+        lines = [f"# TYPE {name} {kind}"]
+        for key, value in values.items():
+            parts = sorted([*self._labels.split(","), f'{label}="{key}"'])
+            lines.append(f"{name}{suffix}{{{','.join(parts)}}} {float(value)}")
+        return lines
 
     def _config_info(self) -> list[str]:
         config = self._loop.model.config
