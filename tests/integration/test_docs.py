@@ -16,8 +16,12 @@ from prometheus_client import generate_latest
 
 from extproc.batch.meters import BatchMeters
 from extproc.config.schema import Config, parse_config
+from extproc.config.yaml_source import MAX_TEXT_BYTES
 from extproc.exchange import names
 from extproc.runtime.catalogue import Kind, all_metrics
+from extproc.runtime.gauges import MAX_FAIRNESS_LABELS
+from extproc.runtime.live import MAX_READERS
+from extproc.runtime.telemetry import MAX_MODEL_LABELS
 from tests.e2e.test_readme import STAYS, commands
 from tests.support.compose import compose
 
@@ -111,6 +115,34 @@ def test_every_header_that_is_named_exists(page: str) -> None:
         r"\bx-(?:llm-d|gateway|request|priority|vllm)[a-z-]*\b", (ROOT / page).read_text()
     ):
         assert name in known, f"{page}: {name}"
+
+
+def test_the_limits_page_tells_the_defaults_that_are_in_force() -> None:
+    config = Config()
+    band, limits, priority = (
+        config.flow_control.default_band,
+        config.requests.limits,
+        config.requests.priority,
+    )
+    defaults = {
+        "requests.limits.max_body_bytes": f"{limits.max_body_bytes >> 20} MiB",
+        "server.max_streams": f"{config.server.max_streams:,}",
+        "bands[].max_requests": f"{band.max_requests:,}",
+        "bands[].max_bytes": f"{band.max_bytes // 1_000_000_000} GB",
+        "flow_control.max_requests": "none" if config.flow_control.max_requests is None else "?",
+        "bands[].max_requests_per_flow": "none" if band.max_requests_per_flow is None else "?",
+        "requests.limits.max_ttl_s": f"{limits.max_ttl_s:,.0f} s",
+        "requests.limits.max_fairness_id_bytes": f"{limits.max_fairness_id_bytes} bytes",
+        "requests.priority.minimum": f"{priority.minimum} to {priority.maximum}",
+        "tenants as metric labels": str(MAX_FAIRNESS_LABELS),
+        "models as metric labels": str(MAX_MODEL_LABELS),
+        "open live pages": str(MAX_READERS),
+        "configuration file": f"{MAX_TEXT_BYTES >> 20} MiB",
+    }
+    rows = [line for line in (ROOT / "docs/limits.md").read_text().splitlines() if line.startswith("| ")]
+    for name, default in defaults.items():
+        (row,) = [line for line in rows if f"`{name}`" in line or line.startswith(f"| {name} ")]
+        assert row.split("|")[2].strip().startswith(default), row
 
 
 def batch_metrics() -> set[str]:
