@@ -187,7 +187,11 @@ class Stream:
             self._telemetry.noted(what)
 
     async def _count(self, command: CountTokens) -> None:
-        tokens = await self._count_tokens(command) if self._count_tokens is not None else None
+        tokens = None
+        try:
+            tokens = await self._count_tokens(command) if self._count_tokens is not None else None
+        except Exception:  # whatever a tokenizer makes of a client's text, the estimate stands
+            logger.exception("a prompt could not be counted")
         self._perform(self.exchange.tokens_counted(tokens))
         self._write_soon()
 

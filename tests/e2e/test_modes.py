@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -95,3 +96,35 @@ async def test_observability_mode_changes_nothing(tmp_path: Path) -> None:
                 assert (await client.post("/v1/chat/completions", content=b"{")).status_code == 200
         await wait_until(lambda: gateway.app.service.open_streams == 0)
         assert not any(band.outcomes for band in gateway.app.driver.statistics().bands)
+
+
+@pytest.mark.parametrize(
+    "response_mode", ["STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED"]
+)
+async def test_each_response_mode_passes_answers_and_gives_names_back(
+    response_mode: str, tmp_path: Path
+) -> None:
+    """Also field bug 74: a body is handled once. Names come back but where the body may be cut off."""
+
+    def use_mode(bootstrap: dict[str, Any]) -> None:
+        manager = bootstrap["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+        for http_filter in manager["typed_config"]["http_filters"]:
+            if http_filter["name"].endswith("ext_proc"):
+                http_filter["typed_config"]["processing_mode"]["response_body_mode"] = response_mode
+
+    rewrite = {"model": "m", "targets": [{"model": "a-much-longer-name"}]}
+    gateway = Gateway(tmp_path, {"requests": {"model_rewrites": [rewrite]}})
+    gateway.edit_bootstrap = use_mode
+    shown = "a-much-longer-name" if response_mode == "BUFFERED_PARTIAL" else "m"
+    async with gateway:
+        for http2 in (False, True):
+            async with gateway.client(http2=http2) as client:
+                body = {"model": "m", "prompt": "hello"}
+                plain = await client.post("/v1/completions", json=body)
+                assert (plain.status_code, plain.json()["model"]) == (200, shown)
+                headers = {"x-stub-tokens": "5", "x-stub-gap-ms": "2"}
+                streamed = await client.post("/v1/completions", json=body, headers=headers)
+                assert streamed.text.count(f'"model": "{shown}"') == 5
+                assert streamed.text.endswith("data: [DONE]\n\n")
+        finished = gateway.app.meters.expose().decode()
+        assert 'extproc_output_tokens_count{priority="0"} 4.0' in finished

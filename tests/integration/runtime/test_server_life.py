@@ -297,3 +297,18 @@ async def test_field_bug_028_a_cancelled_stream_settles_its_account() -> None:
         await wait_until(lambda: app.service.open_streams == 0)
         assert len(app.driver) == 0
         assert app.driver.statistics().inflight_requests == 0
+
+
+async def test_a_count_that_goes_wrong_costs_nothing_but_the_count() -> None:
+    """Whatever a tokenizer raises about a client's text: the request goes on, the process stays live."""
+
+    async def broken(_command: object) -> int:
+        raise ValueError("surrogates not allowed")
+
+    async with running(requests={"tokens": {"mode": "engine"}}) as app, _channel(app) as channel:
+        app.service.count_tokens = broken
+        call = Call(channel)
+        answer = await call.open()
+        assert answer.request_body.response.header_mutation.set_headers
+        await call.finish()
+        assert app.not_live_reasons() == []
