@@ -5,6 +5,7 @@ Run after changing the chart: `python deploy/render.py`. A test fails when the f
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ COMPOSE_HEADER = """\
 """
 
 
-def plain_manifests() -> str:
-    """The chart with its default values, in one file."""
+def plain_manifests(values_file: str | None = None) -> str:
+    """The chart in one file, with its default values or with those of an example beside it."""
+    values = {} if values_file is None else yaml.safe_load((HERE / "helm" / values_file).read_text())
     with Chart.load(CHART) as chart:
-        rendered = chart.render(values=PLAIN_VALUES, name="extproc")
+        rendered = chart.render(values={**values, **PLAIN_VALUES}, name="extproc")
     parts = [rendered[name].strip() for name in sorted(rendered) if not name.endswith("NOTES.txt")]
     return HEADER + "---\n" + "\n---\n".join(part for part in parts if part) + "\n"
 
@@ -124,6 +126,8 @@ def compose_envoy() -> str:
 OUTPUTS = {
     HERE / "compose" / "envoy.yaml": compose_envoy,
     HERE / "kubernetes" / "extproc.yaml": plain_manifests,
+    HERE / "kubernetes" / "extproc-leased.yaml": partial(plain_manifests, "values-leased.yaml"),
+    HERE / "kubernetes" / "extproc-standby.yaml": partial(plain_manifests, "values-standby.yaml"),
     HERE / "gateway" / "plain-envoy.yaml": plain_envoy,
 }
 

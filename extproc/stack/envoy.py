@@ -234,7 +234,7 @@ def _http_filters(settings: EnvoySettings) -> list[Node]:
 
 def _ext_proc_filter(settings: EnvoySettings) -> Node:
     service: Node = {"envoy_grpc": {"cluster_name": "extproc"}, "timeout": "0s"}
-    if settings.further_extprocs:
+    if _may_be_several(settings):
         service["retry_policy"] = _OTHER_REPLICA
     return _typed(
         _EXT_PROC,
@@ -292,6 +292,11 @@ def _discovery(hosts: Sequence[str]) -> str:
     return "STATIC"
 
 
+def _may_be_several(settings: EnvoySettings) -> bool:
+    """Replicas are listed, or a name may resolve to them (a headless Service)."""
+    return bool(settings.further_extprocs) or _discovery([settings.extproc_host]) == "STRICT_DNS"
+
+
 def _extproc_cluster(settings: EnvoySettings) -> Node:
     http2 = {
         "max_concurrent_streams": settings.max_streams_per_connection,
@@ -310,7 +315,7 @@ def _extproc_cluster(settings: EnvoySettings) -> Node:
         "grpc_health_check": {"service_name": PROCESSOR_SERVICE},
     }
     replicas = [(settings.extproc_host, settings.extproc_port), *map(_split, settings.further_extprocs)]
-    spread: Node = {"lb_policy": "LEAST_REQUEST"} if settings.further_extprocs else {}
+    spread: Node = {"lb_policy": "LEAST_REQUEST"} if _may_be_several(settings) else {}
     return {
         "name": "extproc",
         "type": _discovery([host for host, _ in replicas]),

@@ -109,7 +109,15 @@ def test_the_derived_files_are_what_the_chart_and_the_bootstrap_make() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("path", ["deploy/kubernetes/extproc.yaml", "deploy/gateway/plain-envoy.yaml"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "deploy/kubernetes/extproc.yaml",
+        "deploy/kubernetes/extproc-leased.yaml",
+        "deploy/kubernetes/extproc-standby.yaml",
+        "deploy/gateway/plain-envoy.yaml",
+    ],
+)
 def test_the_plain_manifests_are_valid(path: str, version: str) -> None:
     documents = plain(path)
     assert documents
@@ -199,3 +207,22 @@ def test_the_autoscaler_scales_on_metrics_of_the_catalogue() -> None:
     assert names <= {metric.name for metric in all_metrics()}
     adapter = yaml.safe_load((ROOT / "deploy" / "prometheus" / "adapter.yaml").read_text())
     assert names == {rule["name"]["as"] for rule in adapter["externalRules"]}
+
+
+@pytest.mark.parametrize("mode", ["leased", "standby"])
+def test_the_values_for_several_replicas_make_a_group(mode: str) -> None:
+    values = yaml.safe_load((ROOT / "deploy" / "helm" / f"values-{mode}.yaml").read_text())
+    documents = {document["kind"]: document for document in rendered(values)}
+    text = documents["ConfigMap"]["data"]["extproc.yaml"]
+    config = parse_config(text, source=mode)
+    assert config.replicas.mode == mode
+    assert documents["Deployment"]["spec"]["replicas"] > 1
+    assert documents["Service"]["spec"]["clusterIP"] == "None"
+    pod = documents["Deployment"]["spec"]["template"]["spec"]
+    mounts = {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
+    password_file = config.replicas.password_file
+    assert password_file is None or str(Path(password_file).parent) in mounts
+    assert config.server.drain_delay_s + config.server.drain_timeout_s < pod["terminationGracePeriodSeconds"]
+    if mode == "standby":
+        assert any("leases" in rule["resources"] for rule in documents["Role"]["rules"])
+        assert documents["Deployment"]["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == "100%"
