@@ -144,6 +144,13 @@ class FlowController:
         """What would become of the request now, and why; changes nothing."""
         return explain(self._dispatcher, self._books, request, max(now, self._now))
 
+    def leases(self) -> list[CapacityLeased]:
+        """What every listed endpoint may be used for now."""
+        return [
+            CapacityLeased(state.id, state.leased_slots, state.leased_kv_tokens)
+            for state in self._pool.states.values()
+        ]
+
     def inspect(self, now: float) -> Inspection:
         """Flows, ages and who occupies which endpoint; costs a walk over the bookings."""
         return inspect(self._queues, self._books, max(now, self._now))

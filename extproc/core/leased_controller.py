@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from extproc.core.controller import FlowController
 from extproc.core.credits import UNLIMITED, Credits, Reclaim, ReplicaDemand
 from extproc.core.events import CapacitiesLeased, CapacityLeased, Event, ReclaimRequested, SheddableHeld
-from extproc.core.types import EndpointId
 from extproc.core.urgency import Need
 
 NOTHING = Credits(0, 0)
@@ -35,7 +34,6 @@ class LeasedController:
         self._post = post
         self._now = now
         self._fresh_s = fresh_s
-        self._leased: dict[EndpointId, Credits] = {}
         self._holds_sheddable = False
 
     def capacity(self) -> Mapping[str, Credits]:
@@ -56,14 +54,14 @@ class LeasedController:
         return self._controller.highest_need()
 
     def lease(self, credits: Mapping[str, Credits], *, hold_sheddable: bool) -> None:
-        endpoints = {endpoint_id: address for endpoint_id, address, _ in self._controller.endpoint_samples()}
-        leased = {endpoint_id: credits.get(address, NOTHING) for endpoint_id, address in endpoints.items()}
-        changed = [
-            CapacityLeased(endpoint_id, _limit(mine.slots), _limit(mine.tokens))
-            for endpoint_id, mine in leased.items()
-            if self._leased.get(endpoint_id) != mine
-        ]
-        self._leased = leased
+        """From now on use at most so much; addresses that are left out have nothing."""
+        addresses = {endpoint_id: address for endpoint_id, address, _ in self._controller.endpoint_samples()}
+        changed = []
+        for held in self._controller.leases():
+            mine = credits.get(addresses[held.endpoint_id], NOTHING)
+            wanted = CapacityLeased(held.endpoint_id, _limit(mine.slots), _limit(mine.tokens))
+            if wanted != held:
+                changed.append(wanted)
         if changed:
             self._post(CapacitiesLeased(tuple(changed)))
         if hold_sheddable != self._holds_sheddable:
@@ -76,7 +74,6 @@ class LeasedController:
             endpoint_id = ids.get(reclaim.address)
             if endpoint_id is not None:
                 self._post(ReclaimRequested(endpoint_id, reclaim.priority, reclaim.slots, reclaim.tokens))
-                self._leased.pop(endpoint_id, None)
 
 
 def _limit(amount: int) -> int | None:

@@ -64,6 +64,20 @@ def test_serve_becomes_ready_and_drains_on_sigterm(tmp_path: Path, mark: Process
         assert process.wait(20) == 0
 
 
+@pytest.mark.slow
+def test_up_with_replicas_shares_the_pool_and_leaves_nothing(mark: ProcessMark) -> None:
+    arguments = ["--replicas", "3", "--servers", "2", "--slots", "8", "--port", "0", "--seconds", "8"]
+    result = run("up", *arguments, "--json", mark=mark)
+    assert result.returncode == 0, result.stderr
+    snapshots = [json.loads(line) for line in result.stdout.splitlines()]
+    last = snapshots[-1]
+    assert [replica["state"] for replica in last["replicas"]] == ["leased"] * 3
+    assert sum(replica["is_leader"] for replica in last["replicas"]) == 1
+    assert all(sum(r["credits"] for r in one["replicas"] if r) <= 16 for one in snapshots)
+    assert sum(sum(replica["inflight"].values()) for replica in last["replicas"]) > 8
+    assert last["load"]["failed"] == 0
+
+
 def test_serve_says_which_port_is_taken(tmp_path: Path, mark: ProcessMark) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

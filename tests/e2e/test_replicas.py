@@ -68,7 +68,7 @@ async def test_killed_allocator(tmp_path: Path) -> None:
         assert await rig.leader() in others
         return held + 3  # that many may have arrived since they were counted
 
-    await under_load(tmp_path, faults, requests=40)
+    await under_load(tmp_path, faults, requests=24)
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ async def test_partition_between_one_replica_and_redis(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_rolling_restart_of_all_three(tmp_path: Path) -> None:
+async def test_field_bug_130_rolling_restart_of_all_three_fails_no_request(tmp_path: Path) -> None:
     async def faults(rig: ReplicaRig) -> int:
         for index in range(REPLICAS):
             child = rig.group.child(rig.group.extproc_name(index))

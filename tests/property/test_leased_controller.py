@@ -15,7 +15,7 @@ from extproc.core.config import FlowControlConfig
 from extproc.core.controller import FlowController
 from extproc.core.credits import Credits, Reclaim
 from extproc.core.detectors import DetectorConfig
-from extproc.core.events import EndpointAdded, Event, RequestArrived, RequestFinished
+from extproc.core.events import EndpointAdded, EndpointRemoved, Event, RequestArrived, RequestFinished
 from extproc.core.eviction import EvictionConfig
 from extproc.core.leased_controller import LeasedController
 from extproc.core.outcomes import EndReason
@@ -136,3 +136,20 @@ def test_what_waits_is_reported_with_what_runs() -> None:
     assert [(row.priority, row.requests) for row in demand.waiting] == [(10, 1)]
     assert leased.pool.need() == (10, 1)
     assert leased.pool.capacity()["b:8000"].slots == SLOTS
+
+
+def test_field_bug_067_an_endpoint_that_flaps_has_no_credits_until_it_is_leased_again() -> None:
+    """A request runs through it; afterwards the counts are those of what runs, never below zero."""
+    leased = Leased(DETECTORS["requests"])
+    credits = {"a:8000": Credits(2, 1 << 40)}
+    leased.pool.lease(credits, hold_sheddable=False)
+    leased.post(RequestArrived(Request(id=RequestId(1), priority=10)))
+    leased.post(EndpointRemoved(leased.endpoints[0].id))
+    leased.post(EndpointAdded(leased.endpoints[0]))
+    leased.post(RequestArrived(Request(id=RequestId(2), priority=10)))
+    assert list(leased.open) == [RequestId(1)]
+    leased.pool.lease(credits, hold_sheddable=False)
+    assert list(leased.open) == [RequestId(1), RequestId(2)]
+    for number in (1, 2):
+        leased.post(RequestFinished(RequestId(number), EndReason.COMPLETED))
+    assert leased.controller._pool.states[leased.endpoints[0].id].requests == 0
