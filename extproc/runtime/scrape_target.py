@@ -341,13 +341,18 @@ class ScrapeTarget:
 
 
 def _is_another_process(previous: EngineMetrics | None, metrics: EngineMetrics) -> bool:
-    """By its start time where it prints one, else by counters that went back."""
+    """By counters that went back; where there are none, by the start time.
+
+    The start time alone would mislead: one vLLM may answer from several API processes.
+    """
     if previous is None:
         return False
-    if previous.process_started_at is not None and metrics.process_started_at is not None:
-        return metrics.process_started_at > previous.process_started_at + _RESTART_TOLERANCE_S
     before, after = previous.prompt_tokens_total, metrics.prompt_tokens_total
-    return before is not None and after is not None and after < before
+    if before is not None and after is not None:
+        return after < before
+    if previous.process_started_at is None or metrics.process_started_at is None:
+        return False
+    return metrics.process_started_at > previous.process_started_at + _RESTART_TOLERANCE_S
 
 
 def _get_request(address: str, path: str, authorization: str | None) -> bytes:
