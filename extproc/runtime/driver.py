@@ -176,27 +176,29 @@ class Driver:
 
     def _note(self, event: Event, now: float) -> None:
         """Count what the event says, and let go of requests that have ended."""
-        kind = type(event)
-        if kind is RequestArrived:
-            return
-        if kind is RequestFinished or kind is RequestCancelled:
-            assert isinstance(event, RequestFinished | RequestCancelled)
-            slot = self._slots.pop(event.request_id, None)
-            if slot is not None:
-                expected = self._controller.expected_output_tokens(event.request_id)
-                self._recorder.ended(slot.request, slot.arrived_at, slot.dispatched_at, event, expected, now)
-        elif kind is ResponseStarted or kind is OutputObserved:
-            assert isinstance(event, ResponseStarted | OutputObserved)
-            slot = self._slots.get(event.request_id)
-            if slot is not None and isinstance(event, ResponseStarted):
-                self._recorder.response_started(slot.request, now - slot.dispatched_at)
-                if self.endpoint_observer is not None and slot.dispatched is not None:
-                    endpoint_id = slot.dispatched.endpoint_id
-                    self.endpoint_observer.note_response(
-                        endpoint_id, event.endpoint_address, event.status or 0
+        match event:
+            case RequestArrived() | OutputObserved():
+                pass
+            case RequestFinished() | RequestCancelled():
+                slot = self._slots.pop(event.request_id, None)
+                if slot is not None:
+                    expected = self._controller.expected_output_tokens(event.request_id)
+                    self._recorder.ended(
+                        slot.request, slot.arrived_at, slot.dispatched_at, event, expected, now
                     )
-        else:
-            self.unqueued.observe(event)
+            case ResponseStarted():
+                self._note_response(event, now)
+            case _:
+                self.unqueued.observe(event)
+
+    def _note_response(self, event: ResponseStarted, now: float) -> None:
+        slot = self._slots.get(event.request_id)
+        if slot is None:
+            return
+        self._recorder.response_started(slot.request, now - slot.dispatched_at)
+        if self.endpoint_observer is not None and slot.dispatched is not None:
+            endpoint_id = slot.dispatched.endpoint_id
+            self.endpoint_observer.note_response(endpoint_id, event.endpoint_address, event.status or 0)
 
     def _perform(self, command: Command, now: float) -> None:
         slot = self._slots.get(command.request_id)

@@ -155,14 +155,14 @@ class Stream:
 
     def _perform(self, commands: list[ExchangeCommand]) -> None:
         for command in commands:
-            kind = type(command)
-            if kind is Proceed or kind is EchoBody:
-                assert isinstance(command, Proceed | EchoBody)
+            if isinstance(command, Proceed):
                 self._outbox.append(encode(command))
-            elif isinstance(command, SubmitRequest):
-                self._driver.submit(command.request, self)
             elif isinstance(command, Notify):
                 self._driver.post(command.event)
+            elif isinstance(command, SubmitRequest):
+                self._driver.submit(command.request, self)
+            elif isinstance(command, EchoBody):
+                self._outbox.append(encode(command))
             elif isinstance(command, RespondNow):
                 self._respond(command)
             elif isinstance(command, PickUnqueued):
