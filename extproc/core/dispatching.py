@@ -136,7 +136,9 @@ class Dispatcher:
         ceiling = self._books.policies.ceilings.ceiling(item.request.priority, now)
         pick = self._pick(item, candidates, _Closed(), ceiling, now)
         if pick is None:
-            self._tally.band(item.request.priority, now).would_queue += 1
+            tally = self._tally.band(item.request.priority, now)
+            tally.would_queue += 1
+            tally.would_evict += self.revocations.may_serve(item.request.priority)
             picker = self._books.policies.picker
             pick = picker.pick(item.request, candidates, lambda endpoint: True, now)
         if pick is not None:

@@ -54,6 +54,7 @@ def _band(dispatcher: Dispatcher, books: Books, tally: Tally, priority: int, now
         ends=dict(counts.ends),
         evictions=dispatcher.revocations.issued[priority],
         would_queue=counts.would_queue,
+        would_evict=counts.would_evict,
     )
 
 

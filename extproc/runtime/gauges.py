@@ -134,8 +134,11 @@ def _band(priority: str, bands: list[BandStatistics]) -> Iterator[Reading]:
     for resource in ("requests", "tokens"):
         ceiling = min(getattr(band.ceilings, resource) for band in bands)
         yield Reading("extproc_reserve_ratio", (priority, resource), max(0.0, 1.0 - ceiling))
-    held = sum(band.would_queue for band in bands)
-    yield Reading("extproc_observe_only_total", (priority, "would-hold"), held)
+    for action, count in (
+        ("would-hold", sum(band.would_queue for band in bands)),
+        ("would-evict", sum(band.would_evict for band in bands)),
+    ):
+        yield Reading("extproc_observe_only_total", (priority, action), count)
     waits = [wait for wait in map(wait_estimate_s, bands) if wait is not None]
     if waits:
         yield Reading("extproc_wait_estimate_seconds", (priority,), max(waits))

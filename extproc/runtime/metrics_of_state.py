@@ -240,7 +240,8 @@ PROCESS = (
         "observe_only",
         "requests",
         ("priority", "action"),
-        "Observe-only mode: `would-hold` counts arrivals that would have waited.",
+        "Observe-only mode: arrivals that would have waited (`would-hold`), and those of them that would "
+        "have ended lower work (`would-evict`).",
         "a decision is not enforced because of `mode: observe`",
         is_read=True,
     ),

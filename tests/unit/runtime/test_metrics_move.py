@@ -542,12 +542,19 @@ def test_observe_only_counts_what_would_have_waited() -> None:
     bench = Bench(replace(CONFIG, mode="observe"))
     bench.fill()
     place = key("extproc_observe_only_total", priority="10", action="would-hold")
+    evictions = key("extproc_observe_only_total", priority="10", action="would-evict")
     before = bench.series()[place]
     bench.arrive()
     assert bench.series()[place] - before == 1
+    assert bench.series()[evictions] == 0
+    bench.arrive(-1)
+    bench.arrive()
+    assert bench.series()[evictions] == 1
+    bench.arrive(-1)
     assert bench.series()[key("extproc_queue_requests", priority="10")] == 0
     dispatched = key("extproc_requests_total", priority="10", outcome="dispatched")
-    assert bench.series()[dispatched] == 3
+    assert bench.series()[dispatched] == 4
+    assert bench.series()[key("extproc_revocations_issued_total", priority="-1")] == 0
 
 
 def test_the_series_of_known_bands_exist_at_zero_from_the_start() -> None:
