@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import random
 import signal
 from collections.abc import Mapping
@@ -127,7 +128,14 @@ async def _serve(
     runner = web.AppRunner(app.build(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, host, port, backlog=1024)
-    await site.start()
+    try:
+        await site.start()
+    except OSError as error:
+        await runner.cleanup()
+        reason = os.strerror(error.errno or 0)
+        raise click.ClickException(
+            f"cannot listen on {host}:{port}: {reason}; choose another --port"
+        ) from error
     for name in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     keeper = TaskKeeper(on_failure)
