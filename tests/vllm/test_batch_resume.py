@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,10 @@ from extproc.stack.envoy import EnvoySettings
 from extproc.stack.local import HOST, LocalStack
 from tests.support.batch_app import batch_line, direct_replies, fast_config, run_job, run_under_bursts
 from tests.support.cutting_relay import CuttingRelay
-from tests.support.real_vllm import MODEL, real_vllm
+from tests.vllm.conftest import SLOTS, VllmServer
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
-SLOTS = 8
-
-
-@pytest.fixture(scope="module")
-def vllm_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with real_vllm(tmp_path_factory.mktemp("vllm"), "--max-num-seqs", str(SLOTS)) as port:
-        yield port
+MODEL = "small"
 
 
 def bodies_of(endpoint: str, count: int, tokens: int, **fields: object) -> list[dict[str, object]]:
@@ -72,11 +65,11 @@ CASES: list[tuple[str, str, dict[str, object]]] = [
     ("endpoint", "fields"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 async def test_cut_connections(
-    vllm_port: int, tmp_path: Path, endpoint: str, fields: dict[str, object]
+    vllm_server: VllmServer, tmp_path: Path, endpoint: str, fields: dict[str, object]
 ) -> None:
     bodies = bodies_of(endpoint, 16, 100, **fields)
-    direct = await direct_replies(f"http://{HOST}:{vllm_port}", endpoint, bodies)
-    relay = CuttingRelay(vllm_port, random.Random(2), 6_000)
+    direct = await direct_replies(f"http://{vllm_server.address}", endpoint, bodies)
+    relay = CuttingRelay(int(vllm_server.address.rpartition(":")[2]), random.Random(2), 6_000)
     async with relay.running() as url:
         content = b"".join(batch_line(str(number), endpoint, body) for number, body in enumerate(bodies))
         batch, lines = await run_job(fast_config(url, tmp_path), endpoint, content, timeout_s=300)
@@ -85,9 +78,9 @@ async def test_cut_connections(
     check(lines, direct)
 
 
-async def test_evictions_through_envoy(vllm_port: int, tmp_path: Path) -> None:
+async def test_evictions_through_envoy(vllm_server: VllmServer, tmp_path: Path) -> None:
     bodies = bodies_of(COMPLETIONS, 24, 200, ignore_eos=True)
-    direct = await direct_replies(f"http://{HOST}:{vllm_port}", COMPLETIONS, bodies)
+    direct = await direct_replies(f"http://{vllm_server.address}", COMPLETIONS, bodies)
     config = {
         "flow_control": {
             "default_ttl_s": 300.0,
@@ -99,7 +92,7 @@ async def test_evictions_through_envoy(vllm_port: int, tmp_path: Path) -> None:
     stack = LocalStack(
         config,
         emulators=[],
-        endpoints=[f"{HOST}:{vllm_port}"],
+        endpoints=[vllm_server.address],
         envoy=EnvoySettings(listen_host=HOST, listen_port=0, admin_port=0),
     )
     with stack:

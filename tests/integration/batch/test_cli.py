@@ -68,7 +68,7 @@ async def test_submit_wait_status_results_and_tail(api: str, tmp_path: Path) -> 
 
 
 async def test_cancel_and_too_early_results(api: str, tmp_path: Path) -> None:
-    code, out, _ = await extproc("submit", requests(tmp_path, 40, tokens=20000), "--api", api, "--json")
+    code, out, _ = await extproc("submit", requests(tmp_path, 2, tokens=20000), "--api", api, "--json")
     assert code == 0
     batch_id = json.loads(out)["id"]
     code, _, err = await extproc("results", batch_id, "--api", api)
