@@ -214,7 +214,8 @@ class SoftReflective(_Fixed):
 
     def next_change(self, now: float) -> float | None:
         period_s = self._config.period_s
-        return (math.floor(now / period_s) + 1) * period_s
+        due = (math.floor(now / period_s) + 1) * period_s
+        return due if due > now else due + period_s
 
 
 def _rank(lowest_first: Sequence[int], priority: int) -> int:

@@ -4,8 +4,8 @@
     S        = mean of score over the open endpoints
 
 Missing or stale samples count as full (1.0), as the peer's do; `when_stale: accounting` takes instead what
-is in flight there over `accounting_max_concurrency`. `count_unsampled` adds the requests dispatched since
-the sample was taken to `waiting`, so that a burst can't hide behind an old reading (the peer doesn't).
+is in flight there over `accounting_max_concurrency`. `count_unsampled` adds the requests in flight that the
+sample doesn't show to `waiting`, so that a burst can't hide behind an old reading (the peer doesn't).
 
 The endpoint filter needs a fresh sample and both figures below threshold x (1 + burst_fraction). With
 nothing fresh it lets all pass: the gate has decided.
@@ -186,7 +186,7 @@ class UtilizationDetector:
         oldest = self._ages.peek()
         if self._config.when_stale == "full" or oldest is None:
             return None
-        return oldest.key[0]
+        return math.nextafter(oldest.key[0], math.inf)
 
     def _mean(self, candidates: Candidates, column: int, now: float) -> float:
         self._age(now)
@@ -209,7 +209,7 @@ class UtilizationDetector:
 
     def _evaluate(self, endpoint: EndpointState, reading: _Reading, now: float) -> None:
         config, sample = self._config, endpoint.sample
-        reading.is_fresh = sample is not None and now - sample.sampled_at <= config.staleness_s
+        reading.is_fresh = sample is not None and now <= sample.sampled_at + config.staleness_s
         if sample is None or not reading.is_fresh:
             reading.score = reading.net_score = 1.0
             if config.when_stale == "accounting":
@@ -236,9 +236,7 @@ class UtilizationDetector:
         return max(waiting / config.queue_depth_threshold, kv_fraction / config.kv_cache_util_threshold)
 
     def _unsampled(self, endpoint: EndpointState, sample: EndpointSample, ended: int) -> int:
-        """Requests in flight that the sample can't show: dispatched when it was asked for, or later."""
-        if endpoint.last_dispatch_at < sample.sampled_at:
-            return 0
+        """Requests in flight that the sample doesn't show: newer than it, or the engine's gauges lag."""
         seen = (sample.running_requests or 0) + (sample.waiting_requests or 0)
         return max(0, endpoint.requests + ended - seen)
 
