@@ -1,12 +1,13 @@
 """The adaptive-holdback ceiling: room for higher bands, sized to what they have lately had in flight.
 
 For a band, "higher" is all traffic above it. Per resource the reserve is headroom beyond what higher
-traffic has in flight now, at most `max_fraction` of the capacity, and none once higher traffic has been
-absent for `idle_after_s`:
+traffic has in flight now, bounded, and none once higher traffic has been absent for `idle_after_s`:
 
-    slots:  max(0, q - now), q = time-weighted quantile of the higher in-flight count
-    KV:     (m + 2 sqrt(m)) x mean footprint, m = max(time-weighted mean count, now); only while the pool's
-            KV is fuller than its slots: there an eviction costs more than an idle place
+    slots:  max(0, q - now), q = time-weighted quantile of the higher in-flight count; at most
+            `max_slot_fraction` of the capacity, in whole slots, at least one
+    KV:     (m + 2 sqrt(m)) x mean footprint, m = max(time-weighted mean count, now); at most `max_fraction`
+            of the capacity; only while the pool's KV is fuller than its slots: there an eviction costs
+            more than an idle place
 
     ceiling = 1 - reserve / capacity
 
@@ -22,7 +23,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from extproc.core.ceiling import Ceiling, level
+from extproc.core.ceiling import TOLERANCE, Ceiling, level
 from extproc.core.checks import FieldChecks
 from extproc.core.footprint import NO_FOOTPRINT, Footprint
 
@@ -34,13 +35,14 @@ _RESCALE_AT = 1e100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveHoldbackConfig:
-    """`slot_quantile` over `memory_s`; `max_fraction` bounds the reserve on every resource. `reserve_slots`
-    and `reserve_kv` switch the two reserves. `kv_margin` is the factor of sqrt(m)."""
+    """`slot_quantile` over `memory_s`; `kv_margin` is the factor of sqrt(m). The first idle slots save most
+    evictions, so `max_slot_fraction` is small. `reserve_slots` and `reserve_kv` switch the two reserves."""
 
     type: Literal["adaptive-holdback"] = "adaptive-holdback"
-    slot_quantile: float = 0.9
+    slot_quantile: float = 0.95
     memory_s: float = 30.0
     kv_margin: float = 2.0
+    max_slot_fraction: float = 0.05
     max_fraction: float = 0.25
     idle_after_s: float = 60.0
     reserve_slots: bool = True
@@ -49,6 +51,7 @@ class AdaptiveHoldbackConfig:
     def __post_init__(self) -> None:
         checks = FieldChecks(self).fraction("slot_quantile").above("memory_s", 0, 3600)
         checks.at_least("kv_margin", 0, 100).at_least("max_fraction", 0, 0.95)
+        checks.at_least("max_slot_fraction", 0, 0.95)
         checks.above("idle_after_s", 0, 86_400).finish()
 
 
@@ -203,12 +206,14 @@ class AdaptiveHoldback:
         config, count = self._config, higher.inflight.requests
         slots = kv_tokens = 0.0
         if config.reserve_slots:
-            slots = max(0.0, self._usual_slots(higher.history, now) - count)
+            bound = max(1, math.floor(config.max_slot_fraction * capacity.requests + TOLERANCE))
+            usual = math.floor(self._usual_slots(higher.history, now))
+            slots = min(bound, max(0, usual - count))
         if config.reserve_kv and self._does_kv_bind(now):
             mean = max(higher.history.mean(now), count)
             kv_tokens = (mean + config.kv_margin * math.sqrt(mean)) * higher.mean_kv_tokens
         return Ceiling(
-            1 - _bounded(slots, capacity.requests, config.max_fraction),
+            1 - _bounded(slots, capacity.requests, 1.0),
             1 - _bounded(kv_tokens, capacity.kv_tokens, config.max_fraction),
         )
 

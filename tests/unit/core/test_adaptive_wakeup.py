@@ -39,7 +39,7 @@ def test_a_band_that_nobody_serves_never_makes_the_controller_ask_for_now() -> N
 def _reserved_after(pattern: list[tuple[float, int]], repeats: int) -> float:
     """Slots of 32 kept from the batch after a count of higher requests that runs through (seconds, count)."""
     policy = AdaptiveHoldback(
-        AdaptiveHoldbackConfig(reserve_kv=False),
+        AdaptiveHoldbackConfig(slot_quantile=0.9, max_slot_fraction=0.25, reserve_kv=False),
         lambda now: Footprint(32, 1_000_000, 1_000_000),
         lambda now: {},
         lambda priority: NO_FOOTPRINT,

@@ -151,14 +151,16 @@ def test_a_large_victim_serves_several_small_requests() -> None:
 
 
 def test_adaptive_holdback_keeps_what_interactive_traffic_lately_used() -> None:
-    ceilings = AdaptiveHoldbackConfig(memory_s=10, idle_after_s=20)
+    ceilings = AdaptiveHoldbackConfig(slot_quantile=0.9, memory_s=10, idle_after_s=20, max_slot_fraction=0.25)
     eviction = EvictionConfig(enabled=True)
     script = Script(capacity(slots=32, kv_tokens=10_000_000, ceilings=ceilings, eviction=eviction))
     for _ in range(60):
         script.arrive(-1, prompt_tokens=10)
     assert len(script.dispatched()) == 32
-    for _ in range(40):  # three interactive requests in flight, most of the time
+    for second in range(40):  # three interactive requests in flight, most of the time
         known = len(script.revoked())
+        if second == 10:
+            learnt = known
         trio = [script.arrive(5, prompt_tokens=10) for _ in range(3)]
         for victim in script.revoked()[known:]:
             script.finish(victim, EndReason.CLIENT_GONE)
@@ -166,8 +168,21 @@ def test_adaptive_holdback_keeps_what_interactive_traffic_lately_used() -> None:
         for request in trio:
             script.finish(request)
         script.advance(0.05)
-    # The first two trios evict; from then on their places are kept.
-    assert len(script.revoked()) == 6
+    # The first trios evict; from then on their places are kept.
+    assert len(script.revoked()) == learnt
     assert script.controller.statistics().bands[-1].inflight_requests == 29
     script.advance(25.0)
     assert script.controller.statistics().bands[-1].inflight_requests == 32
+
+
+def test_the_slot_reserve_is_bounded_in_whole_slots() -> None:
+    """The first idle slot saves most evictions: by default one of 32 is kept, however many would be used."""
+    ceilings = AdaptiveHoldbackConfig(slot_quantile=1.0)
+    script = Script(capacity(slots=32, kv_tokens=10_000_000, ceilings=ceilings))
+    script.arrive(-1, prompt_tokens=10)
+    for request in [script.arrive(5, prompt_tokens=10) for _ in range(20)]:
+        script.advance(0.1)
+        script.finish(request)
+    for _ in range(40):
+        script.arrive(-1, prompt_tokens=10)
+    assert script.controller.statistics().bands[-1].inflight_requests == 31
