@@ -11,8 +11,8 @@ traffic has in flight now, bounded, and none once higher traffic has been absent
 
     ceiling = 1 - reserve / capacity
 
-Bursts that last less than a quarter of the time don't raise the reserve, so they don't cost the batch its
-slots: q is bounded by c + 2 sqrt(c), at least 1, where c is the count's 0.75 quantile.
+Bursts that last less than a quarter of the time don't raise the reserve beyond one slot, so they don't cost
+the batch its slots: it is also bounded by c + 2 sqrt(c), where c is the count's 0.75 quantile.
 The reserve shrinks by the passing of time alone; `next_change` makes sure that somebody looks.
 """
 
@@ -206,9 +206,8 @@ class AdaptiveHoldback:
         config, count = self._config, higher.inflight.requests
         slots = kv_tokens = 0.0
         if config.reserve_slots:
-            bound = max(1, math.floor(config.max_slot_fraction * capacity.requests + TOLERANCE))
-            usual = math.floor(self._usual_slots(higher.history, now))
-            slots = min(bound, max(0, usual - count))
+            missing = higher.history.quantile(config.slot_quantile, now) - count
+            slots = min(self._most_slots(capacity, higher.history, now), max(0, missing))
         if config.reserve_kv and self._does_kv_bind(now):
             mean = max(higher.history.mean(now), count)
             kv_tokens = (mean + config.kv_margin * math.sqrt(mean)) * higher.mean_kv_tokens
@@ -217,12 +216,11 @@ class AdaptiveHoldback:
             1 - _bounded(kv_tokens, capacity.kv_tokens, config.max_fraction),
         )
 
-    def _usual_slots(self, history: CountHistory, now: float) -> float:
-        """The quantile, but no more than what the count below which it stays 3/4 of the time can explain."""
+    def _most_slots(self, capacity: Footprint, history: CountHistory, now: float) -> int:
+        """No more than a part of the capacity, nor than steady traffic can explain; at least one."""
         common = history.quantile(_COMMON_QUANTILE, now)
-        return min(
-            history.quantile(self._config.slot_quantile, now), max(1.0, common + 2 * math.sqrt(common))
-        )
+        by_capacity = math.floor(self._config.max_slot_fraction * capacity.requests + TOLERANCE)
+        return max(1, min(by_capacity, math.floor(common + 2 * math.sqrt(common))))
 
     def _does_kv_bind(self, now: float) -> bool:
         resources = self._resources(now)
