@@ -1,8 +1,9 @@
 """Leaves failing endpoints out for growing times, and lets one probe decide when they come back.
 
-States of an endpoint: healthy; ejected until a time; probing (one request may try it). Two kinds of evidence
-are counted apart, because a server may answer its metrics port and fail every request: not being reachable
-(from the scraper and from Envoy), and answers with a 5xx status. Pure: events and `now` in, changes out.
+States of an endpoint: healthy; ejected until a time; probing (one request may try it). Three kinds of
+evidence are counted apart, because each may be wrong alone: a server may answer its metrics port and fail
+every request, and Envoy may reach what the scraper can't, or the other way round. Pure: events and `now` in,
+changes out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ class Evidence(Enum):
     """How an endpoint failed; the value is for logs and the state page."""
 
     UNREACHABLE = "unreachable"
+    """Envoy could not connect and used a fallback."""
+    UNSCRAPABLE = "unreachable for the scraper"
     SERVER_ERROR = "5xx"
 
 
@@ -41,10 +44,20 @@ class HealthChange:
 class _Record:
     """What is remembered of one endpoint."""
 
-    __slots__ = ("ejected_until", "ejection_s", "ejections", "failures", "recovered_at", "state", "withheld")
+    __slots__ = (
+        "cause",
+        "ejected_until",
+        "ejection_s",
+        "ejections",
+        "failures",
+        "recovered_at",
+        "state",
+        "withheld",
+    )
 
     def __init__(self) -> None:
         self.state = HealthState.HEALTHY
+        self.cause = Evidence.SERVER_ERROR
         self.failures = dict.fromkeys(Evidence, 0)
         self.ejections = 0
         self.ejection_s = 0.0
@@ -78,23 +91,21 @@ class HealthTracker:
     def succeed(self, endpoint_id: EndpointId, now: float, *, is_request: bool) -> HealthChange | None:
         """The endpoint answered: a request below status 500, or (`is_request` False) a scrape.
 
-        A scrape only proves that it can be reached: it ends an ejection for being unreachable early, into a
-        probe, and forgives no 5xx.
+        A scrape proves only that the scraper can reach it: that ends an ejection for the opposite, into a
+        probe, and forgives nothing else.
         """
         record = self._records.get(endpoint_id)
         if record is None:
             return None
-        was_unreachable = record.failures[Evidence.UNREACHABLE] > 0
-        record.failures[Evidence.UNREACHABLE] = 0
+        record.failures[Evidence.UNSCRAPABLE] = 0
         if is_request:
             return self._succeed_request(endpoint_id, record, now)
-        has_only_been_unreachable = was_unreachable and not record.failures[Evidence.SERVER_ERROR]
-        if record.state is HealthState.EJECTED and has_only_been_unreachable:
+        if record.state is HealthState.EJECTED and record.cause is Evidence.UNSCRAPABLE:
             return self._move(endpoint_id, record, HealthState.PROBING, "it can be reached again")
         return None
 
     def _succeed_request(self, endpoint_id: EndpointId, record: _Record, now: float) -> HealthChange | None:
-        record.failures[Evidence.SERVER_ERROR] = 0
+        record.failures = dict.fromkeys(Evidence, 0)
         record.withheld = False
         if record.state is HealthState.PROBING:
             record.recovered_at = now
@@ -112,13 +123,15 @@ class HealthTracker:
         record.failures[evidence] += 1
         count = record.failures[evidence]
         if record.state is HealthState.PROBING:
-            return self._eject(endpoint_id, record, now, f"its probe failed ({evidence.value})")
+            return self._eject(endpoint_id, record, evidence, now, f"its probe failed ({evidence.value})")
         if record.state is HealthState.EJECTED or count < limit:
             return None
         if evidence is Evidence.SERVER_ERROR and not self._may_eject_another():
             record.withheld = True
             return None
-        return self._eject(endpoint_id, record, now, f"{count} failures in a row ({evidence.value})")
+        return self._eject(
+            endpoint_id, record, evidence, now, f"{count} failures in a row ({evidence.value})"
+        )
 
     def tick(self, now: float) -> list[HealthChange]:
         """Let those try again whose time has come."""
@@ -142,14 +155,20 @@ class HealthTracker:
     def _may_eject_another(self) -> bool:
         return self._ejected + 1 <= self._config.max_ejected_fraction * len(self._records)
 
-    def _eject(self, endpoint_id: EndpointId, record: _Record, now: float, reason: str) -> HealthChange:
+    def _eject(
+        self, endpoint_id: EndpointId, record: _Record, evidence: Evidence, now: float, reason: str
+    ) -> HealthChange:
+        """What the scraper can't reach is out for the longest time: the scraper itself finds it back."""
         record.ejections += 1
         grown_s = self._config.base_ejection_s * 2.0 ** min(record.ejections - 1, 32)
-        record.ejection_s = min(self._config.max_ejection_s, grown_s)
+        longest_s = self._config.max_ejection_s
+        is_watched = evidence is Evidence.UNSCRAPABLE
+        record.ejection_s = longest_s if is_watched else min(longest_s, grown_s)
         record.ejected_until = now + record.ejection_s
-        return self._move(
-            endpoint_id, record, HealthState.EJECTED, f"{reason}: out for {record.ejection_s:g} s"
-        )
+        record.cause = evidence
+        until = "until it is reached again, at most" if is_watched else "for"
+        words = f"{reason}: out {until} {record.ejection_s:g} s"
+        return self._move(endpoint_id, record, HealthState.EJECTED, words)
 
     def _move(
         self, endpoint_id: EndpointId, record: _Record, state: HealthState, reason: str

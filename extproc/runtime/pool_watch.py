@@ -131,7 +131,7 @@ class PoolWatch:
     def on_scrape_failed(self, endpoint_id: EndpointId, reason: str, *, is_unreachable: bool) -> None:
         """Only a port that can't be connected to counts against an endpoint: a slow page is no failure."""
         if is_unreachable and endpoint_id not in self._metrics_elsewhere:
-            self._apply_health(self._health.fail(endpoint_id, Evidence.UNREACHABLE, self._clock.now()))
+            self._apply_health(self._health.fail(endpoint_id, Evidence.UNSCRAPABLE, self._clock.now()))
 
     def on_server_restarted(self, endpoint_id: EndpointId) -> None:
         """Another process has the address: another endpoint."""

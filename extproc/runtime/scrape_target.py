@@ -44,7 +44,9 @@ class ScrapeObserver(Protocol):
         ...
 
     def on_scrape_failed(self, endpoint_id: EndpointId, reason: str, *, is_unreachable: bool) -> None:
-        """No usable page; `is_unreachable` when the server could not be connected to."""
+        """No usable page. `is_unreachable`: nobody listens there, or a server that was scraped before can't
+        be connected to; where the scraper has never got through, that may be its own network's fault.
+        """
         ...
 
     def on_server_restarted(self, endpoint_id: EndpointId) -> None:
@@ -115,6 +117,7 @@ class ScrapeTarget:
         self._failures = 0
         self._failures_in_a_row = 0
         self._last_failure: str | None = None
+        self._is_refused = False
 
     def start_within(self, delay_s: float) -> None:
         """Begin at a random moment, so that a pool that appears at once isn't measured at once."""
@@ -175,6 +178,7 @@ class ScrapeTarget:
         except OSError as error:
             self._connecting = None
             reason = error.strerror or str(error)
+            self._is_refused = isinstance(error, ConnectionRefusedError)
             self.on_failure(f"cannot connect: {reason}", is_unreachable=True)
         else:
             self._connecting = None
@@ -337,7 +341,11 @@ class ScrapeTarget:
         if self._failures_in_a_row == 1:
             logger.warning("endpoint %s: %s (said once until it is scraped again)", self._id, reason)
         self._last_failure = reason
-        self._setting.observer.on_scrape_failed(self._id, reason, is_unreachable=is_unreachable)
+        is_telling = self._is_refused or self._sample is not None
+        self._is_refused = False
+        self._setting.observer.on_scrape_failed(
+            self._id, reason, is_unreachable=is_unreachable and is_telling
+        )
 
 
 def _is_another_process(previous: EngineMetrics | None, metrics: EngineMetrics) -> bool:

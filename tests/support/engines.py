@@ -32,9 +32,16 @@ class ModelServer:
         self.connections = 0
         self.requests: list[bytes] = []
         self.delay_s = 0.0
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def stop(self) -> None:
+        """Close the connections that are open."""
+        for writer in self._open:
+            writer.close()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._open.add(writer)
         while head := await reader.readuntil(b"\r\n\r\n"):
             self.requests.append(head)
             await asyncio.sleep(self.delay_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import random
@@ -31,6 +32,7 @@ from extproc.core.types import EndpointId
 from extproc.runtime.health import HealthState
 from extproc.runtime.pool_gauges import read_pool
 from extproc.runtime.pool_watch import PoolWatch
+from extproc.runtime.scrape_target import ScrapeStatus
 from extproc.tasks import TaskKeeper
 from tests.support.engines import ModelServer, metrics_page, served
 from tests.support.published import wait_for
@@ -110,6 +112,33 @@ async def test_a_dead_server_is_ejected_probed_and_brought_back_by_a_request() -
             }
             watch.note_response(only_id(watch), None, 200)
             assert log.health[-1] == (True, False)
+
+
+async def test_a_metrics_port_that_never_worked_is_no_evidence_and_one_that_stops_is() -> None:
+    """Behind TLS or a network policy the scraper may be the only one who can't get through."""
+    server = ModelServer()
+    is_closing = True
+
+    async def close_or_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not is_closing:
+            await server(reader, writer)
+
+    async with served(close_or_answer) as address:
+        config = EndpointsConfig(discovery=(static(address),), scrape=SCRAPE, health=HEALTH)
+        async with watching(config) as (watch, log):
+
+            def scrape() -> ScrapeStatus:
+                status = watch.endpoints()[0].scrape
+                assert status is not None
+                return status
+
+            await wait_for(lambda: scrape().failures >= 5)
+            assert log.health == []
+            is_closing = False
+            await wait_for(lambda: len(log.of(EndpointSampled)) >= 2)
+            is_closing = True
+            await server.stop()
+            await wait_for(lambda: log.health == [(False, False)])
 
 
 async def test_5xx_answers_eject_although_the_metrics_port_works(caplog: pytest.LogCaptureFixture) -> None:

@@ -74,12 +74,22 @@ def test_a_relapse_at_once_counts_as_the_next_ejection() -> None:
     assert health.next_wakeup() == START + 7 + 10.0
 
 
-def test_a_scrape_ends_an_ejection_for_being_unreachable_into_a_probe() -> None:
+def test_what_the_scraper_cannot_reach_is_out_until_it_can() -> None:
     health = tracker(A)
-    eject(health, A, START)
+    changes = [health.fail(A, Evidence.UNSCRAPABLE, START) for _ in range(3)]
+    assert changes[2] is not None
+    assert changes[2].reason.endswith("out until it is reached again, at most 20 s")
+    assert health.next_wakeup() == START + 20.0
     change = health.succeed(A, START + 1, is_request=False)
     assert change is not None
     assert change.state is HealthState.PROBING
+
+
+def test_a_scrape_does_not_bring_back_what_envoy_cannot_reach() -> None:
+    health = tracker(A)
+    eject(health, A, START)
+    assert health.succeed(A, START + 1, is_request=False) is None
+    assert health.state(A) is HealthState.EJECTED
 
 
 def test_a_scrape_forgives_no_5xx() -> None:
