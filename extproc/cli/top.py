@@ -93,6 +93,9 @@ def _head(snapshot: Mapping[str, Any]) -> Text:
     )
     if snapshot["mode"] == "observe":
         text.append("  OBSERVE ONLY", "bold yellow")
+    if group := snapshot.get("replica"):
+        waits_for = f": {group['waits_for']}" if group["waits_for"] else ""
+        text.append(f"\nreplica {group['name']} {group['state']}{waits_for}")
     if snapshot["draining"]:
         text.append("  DRAINING", "bold yellow")
     return text

@@ -51,6 +51,8 @@ async def test_the_page_shows_the_pool_and_follows_it(live: Live) -> None:
         assert await page.value("document.querySelectorAll('#bands tr').length") == 4
         assert await page.value("document.querySelectorAll('#endpoints tr').length") == 3
         assert await page.value("document.querySelectorAll('#tiles .tile').length") == 7
+        assert await page.value("document.querySelectorAll('#replicas tr').length") == 3
+        assert "holds 20 of" in await page.value("document.getElementById('group-state').textContent")
         for chart in ("saturation", "queue", "ttft", "evictions"):
             assert await page.value(INK % chart) > 1000, chart
         await until(lambda: live.source.feed.readers == 1)

@@ -45,8 +45,9 @@ async def test_top_shows_bands_and_endpoints_and_speaks_json(tmp_path: Path) -> 
         code, out, err = await run_top("--url", url, "--token-file", str(token), "--once")
         assert (code, err) == (0, "")
         assert "saturation 1.20" in out
+        assert "leased: this replica holds 20 of the pool's 64 slots" in out
         assert "gpu-a[red]" in out
-        assert [line.split()[0] for line in out.splitlines()[2:5]] == ["10", "0", "-1"]
+        assert [line.split()[0] for line in out.splitlines()[3:6]] == ["10", "0", "-1"]
         code, out, _ = await run_top("--url", url, "--token-file", str(token), "--once", "--json")
         assert json.loads(out)["bands"][2]["queued"] == 52
         code, _, err = await run_top("--url", url, "--once")

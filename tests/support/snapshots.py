@@ -18,6 +18,7 @@ def snapshot(second: int, *, endpoint_name: str = "gpu-a") -> dict[str, Any]:
         "config_generation": 1,
         "mode": "enforce",
         "draining": False,
+        "replica": group(endpoint_name),
         "pool": {"saturation": saturation, "inflight": 58, "endpoints": 2, "endpoints_ready": 2},
         "totals": {"dispatched": 4000 + second * 9, "refused": 3},
         "bands": [
@@ -30,6 +31,24 @@ def snapshot(second: int, *, endpoint_name: str = "gpu-a") -> dict[str, Any]:
             endpoint("gpu-b", "draining", {"10": 4, "0": 8, "-1": 14}, saturation - 0.1),
         ],
         "evictions": {"issued": evicted, "confirmed": evicted, "timed_out": 0, "outstanding": 0},
+    }
+
+
+def group(name: str) -> dict[str, Any]:
+    """Two replicas, the first of which is named `name` and is the one that is asked."""
+    members = [
+        {"name": name, "is_leader": False, "slots": 20, "tokens": None, "inflight": 18, "waiting": 4},
+        {"name": "extproc-1", "is_leader": True, "slots": 44, "tokens": None, "inflight": 40, "waiting": 0},
+    ]
+    return {
+        "name": name,
+        "state": "leased",
+        "leader": "extproc-1",
+        "is_leader": False,
+        "credits": {"slots": 20, "tokens": None},
+        "capacity": {"slots": 64, "tokens": None},
+        "members": members,
+        "waits_for": "this replica holds 20 of the pool's 64 slots",
     }
 
 
