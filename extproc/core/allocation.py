@@ -27,12 +27,10 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from extproc.core.credits import SLOTS, TOKENS, Credits, Reclaim, ReplicaDemand
+from extproc.core.credits import SLOTS, TOKENS, Credits, Reclaim, ReplicaDemand, Waiting
+from extproc.core.placing import Rooms, Turn
 
 IntArray = npt.NDArray[np.int64]
-
-_MAX_PLACEMENTS = 64
-"""Waiting demand of one replica and priority is placed in at most so many pieces per round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +137,7 @@ class _Round:
         self.free: IntArray = self.left.copy()
         self.targets = table.zeros()
         self.claims: dict[int, IntArray] = {}
-        self.waiting: dict[int, list[tuple[int, int, int]]] = {}
+        self.waiting: dict[int, list[tuple[int, Waiting]]] = {}
         self.lacking: dict[int, IntArray] = {}
         self.cut: dict[int, IntArray] = {}
         for r, replica in enumerate(table.replicas):
@@ -154,8 +152,7 @@ class _Round:
             claims[r, known[keep], TOKENS] = np.asarray(use.tokens, dtype=np.int64)[keep]
         for waiting in demand.waiting:
             if waiting.requests > 0:
-                row = (r, waiting.requests, waiting.tokens)
-                self.waiting.setdefault(waiting.priority, []).append(row)
+                self.waiting.setdefault(waiting.priority, []).append((r, waiting))
 
     def run(self) -> Allocation:
         for claims in self.claims.values():
@@ -171,7 +168,7 @@ class _Round:
         self._spread_idle()
         return Allocation(self.targets, self._reclaims())
 
-    def _fair_limits(self, claims: IntArray | None, waiting: Sequence[tuple[int, int, int]]) -> list[int]:
+    def _fair_limits(self, claims: IntArray | None, waiting: Sequence[tuple[int, Waiting]]) -> list[int]:
         """Requests that each replica may have at this priority, pool-wide: max-min fair over its demand."""
         wanted = [0] * len(self.table.replicas)
         tokens_wanted = 0
@@ -179,9 +176,9 @@ class _Round:
             wanted = [int(slots) for slots in claims[:, :, SLOTS].sum(axis=1)]
             tokens_wanted = int(claims[:, :, TOKENS].sum())
         used = sum(wanted)
-        for r, requests, tokens in waiting:
-            wanted[r] += requests
-            tokens_wanted += tokens
+        for r, row in waiting:
+            wanted[r] += row.requests
+            tokens_wanted += row.tokens
         room = int(self.left[:, SLOTS].sum())
         tokens_left = int(self.left[:, TOKENS].sum())
         if tokens_wanted > tokens_left:
@@ -232,33 +229,33 @@ class _Round:
                 kept[r, :, SLOTS] = fewer
             limits[r] = max(0, limit - held)
 
-    def _place(self, priority: int, waiting: Sequence[tuple[int, int, int]], limits: list[int]) -> None:
-        """Whole requests onto the endpoints with the most room, the replica with the least first."""
-        rooms = _Rooms(self.free, self.left)
-        turns = [
-            (
-                int(self.targets[r, :, SLOTS].sum()),
-                r,
-                min(requests, limits[r]),
-                max(1, -(-requests // _MAX_PLACEMENTS)),
-                -(-tokens // requests),
-            )
-            for r, requests, tokens in waiting
-        ]
+    def _place(self, priority: int, waiting: Sequence[tuple[int, Waiting]], limits: list[int]) -> None:
+        """Whole requests onto the endpoints with the most room, the replica with the least first.
+
+        The oldest request of a replica goes by its own size, so that a large one finds all of its tokens at
+        one endpoint; the others go by their mean.
+        """
+        turns = []
+        for r, row in waiting:
+            total = int(self.targets[r, :, SLOTS].sum())
+            turns.append(Turn(total, r, min(row.requests, limits[r]), row))
         heapq.heapify(turns)
+        rooms = Rooms(self.free, self.left, min(turn.least for turn in turns))
         placed: dict[tuple[int, int], list[int]] = {}
         while turns:
-            total, r, wanted, piece, each = heapq.heappop(turns)
-            if wanted <= 0:
+            turn = heapq.heappop(turns)
+            if turn.wanted <= 0:
                 continue
-            taken = rooms.take(min(piece, wanted), each)
+            piece, each = turn.next_piece()
+            taken = rooms.take(piece, each)
             if taken is None:
-                break
+                continue
             e, requests = taken
-            sums = placed.setdefault((r, e), [0, 0])
+            sums = placed.setdefault((turn.r, e), [0, 0])
             sums[SLOTS] += requests
             sums[TOKENS] += requests * each
-            heapq.heappush(turns, (total + requests, r, wanted - requests, piece, each))
+            turn.place(requests)
+            heapq.heappush(turns, turn)
         if placed:
             self._book(priority, placed)
 
@@ -280,39 +277,6 @@ class _Round:
         shares, rests = np.divmod(self.left, count)
         turn = (np.arange(count)[:, None] - np.arange(len(self.table.addresses))[None, :]) % count
         self.targets += shares + (turn[:, :, None] < rests)
-
-
-class _Rooms:
-    """Endpoints by room, the most really free place first; plain lists, since it is asked one by one."""
-
-    def __init__(self, free: IntArray, left: IntArray) -> None:
-        self._free: list[list[int]] = free.tolist()
-        self._left: list[list[int]] = left.tolist()
-        self._heap = [
-            (-free_slots, -left_slots, e)
-            for e, ((free_slots, _), (left_slots, _)) in enumerate(zip(self._free, self._left, strict=True))
-            if left_slots > 0
-        ]
-        heapq.heapify(self._heap)
-
-    def take(self, requests: int, tokens_each: int) -> tuple[int, int] | None:
-        """(endpoint, how many of `requests` it takes), booked here; None: no endpoint takes even one."""
-        while self._heap:
-            e = self._heap[0][2]
-            free, left = self._free[e], self._left[e]
-            fitting = min(requests, left[SLOTS])
-            if tokens_each:
-                fitting = min(fitting, left[TOKENS] // tokens_each)
-            heapq.heappop(self._heap)
-            if fitting <= 0:
-                continue
-            for room in (free, left):
-                room[SLOTS] -= fitting
-                room[TOKENS] -= fitting * tokens_each
-            if left[SLOTS] > 0:
-                heapq.heappush(self._heap, (-free[SLOTS], -left[SLOTS], e))
-            return e, fitting
-        return None
 
 
 def step_grants(

@@ -31,11 +31,12 @@ class BandUse(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Queued load of one priority at one replica."""
+    """Queued load of one priority at one replica; `oldest_tokens` is the size of its first request."""
 
     priority: int
     requests: int
     tokens: int
+    oldest_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Reads only. Costs a walk over the bookings; it runs a few times a second, never 
 
 from __future__ import annotations
 
+from extproc.core.band import Band
 from extproc.core.books import Books
 from extproc.core.credits import UNLIMITED, BandUse, Credits, ReplicaDemand, Waiting
 from extproc.core.footprint import Footprint
@@ -30,11 +31,21 @@ def replica_demand(queues: RequestQueues, books: Books) -> ReplicaDemand:
         for priority, load in loads.items()
     }
     waiting = [
-        Waiting(priority, len(band), _tokens(band.queued_footprint, counts_kv))
+        _waiting(queues.bands[priority], counts_kv)
         for priority in queues.active_priorities()
-        if len(band := queues.bands[priority])
+        if len(queues.bands[priority])
     ]
     return ReplicaDemand(addresses=tuple(indices), in_use=in_use, waiting=waiting)
+
+
+def _waiting(band: Band, counts_kv: bool) -> Waiting:
+    oldest = next(iter(band))
+    return Waiting(
+        band.priority,
+        len(band),
+        _tokens(band.queued_footprint, counts_kv),
+        _tokens(oldest.footprint, counts_kv),
+    )
 
 
 def replica_capacity(books: Books) -> dict[str, Credits]:

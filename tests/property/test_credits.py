@@ -355,3 +355,21 @@ def test_places_of_victims_that_were_promised_to_others_are_not_granted_twice() 
     }
     written = next_grants({"a:1": Credits(8, UNLIMITED)}, reports, grants).grants
     assert all(grant.credits["a:1"].slots <= 4 for grant in written.values())
+
+
+def test_a_large_request_finds_all_of_its_tokens_at_one_endpoint() -> None:
+    """Two endpoints with room for 1,000 tokens each; one of ten small requests in front is large."""
+    capacity = {"a:1": Credits(8, 1000), "b:1": Credits(8, 1000)}
+    demand = ReplicaDemand(waiting=[Waiting(0, 10, 1800, oldest_tokens=900)])
+    other = ReplicaDemand(waiting=[Waiting(0, 10, 1000, oldest_tokens=100)])
+    reports = {"r0": Report(demand=demand), "r1": Report(demand=other)}
+    grants = next_grants(capacity, reports, {}).grants
+    assert max(credits.tokens for credits in grants["r0"].credits.values()) >= 900
+
+
+def test_what_fits_nowhere_does_not_keep_others_from_being_placed() -> None:
+    capacity = {"a:1": Credits(8, 1000)}
+    huge = ReplicaDemand(waiting=[Waiting(0, 1, 5000, oldest_tokens=5000)])
+    small = ReplicaDemand(waiting=[Waiting(0, 4, 400, oldest_tokens=100)])
+    targets = allocate(PoolTable(capacity, ["r0", "r1"]), {"r0": huge, "r1": small}).targets
+    assert targets[1, 0, SLOTS] >= 4
