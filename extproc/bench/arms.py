@@ -211,13 +211,14 @@ def best_arms(
     The gateway sees first tokens (answers pass through it); `best, lean` never sees an answer.
     """
     best = Arm(name=BEST, flow_control=best_flow_control(slots), least_runs=POOLED_RUNS)
-    arms = [best, renamed(best, f"{BEST}, lean", has_visible_output=False)]
+    arms = [best, renamed(best, f"{BEST}, lean", has_visible_output=False, least_runs=0)]
     arms += [
         renamed(
             best,
             f"{BEST}, {lever.value}",
             flow_control=best_flow_control(slots, without=lever),
             loads=ablation_loads,
+            least_runs=0,
         )
         for lever in ablate
     ]

@@ -12,6 +12,7 @@ BENCH_COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("extproc.cli.bench_suites:compare", "set two runs of a suite beside each other"),
     "core": ("extproc.cli.bench_core:core", "what the policy core costs per request"),
     "gateway": ("extproc.cli.bench_gateway:gateway", "what the external processor costs through Envoy"),
+    "load": ("extproc.cli.bench_load:load", "send load to a gateway and say what its clients saw"),
     "list": ("extproc.cli.bench_suites:list_suites", "name the suites of both seed reports"),
     "replicas": ("extproc.cli.bench_replicas:replicas", "several replicas: throughput, Redis, latency"),
     "report": ("extproc.cli.bench_suites:report", "one HTML file from finished runs"),

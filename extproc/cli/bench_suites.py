@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from extproc.bench.compare import compare_summaries
+from extproc.bench.live import run_against, run_local
+from extproc.bench.outcome import RunOutcome
 from extproc.bench.publish import load_summary, publish_suite, write_page, write_reproduction
-from extproc.bench.runner import Job, plan_jobs, run_in_processes
-from extproc.bench.suite import Suite
+from extproc.bench.runner import Job, Progress, plan_jobs, run_in_processes, run_in_turn
+from extproc.bench.store import RunStore, fingerprint
+from extproc.bench.suite import Setting, Suite
 from extproc.bench.suites.catalogue import SUITES
+from extproc.bench.virtual import build_scenario
 
 ALL = "all"
 
@@ -67,9 +74,26 @@ def list_suites(as_json: bool) -> None:
 
 @click.command("run")
 @click.argument("name")
-@click.option("--virtual", "mode", flag_value="virtual", default=True, help="Virtual time (the default).")
+@click.option(
+    "--virtual", "mode", flag_value="virtual", default="virtual", help="Virtual time (the default)."
+)
+@click.option("--local", "mode", flag_value="local", help="Envoy, extproc and emulators on this machine.")
+@click.option("--target", metavar="URL", help="A gateway that runs already; it is the arm that --arms names.")
+@click.option(
+    "--model", default="emulated", show_default=True, help="With --target: the served model's name."
+)
+@click.option(
+    "--speed",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="With --local: modelled seconds per real second.",
+)
 @click.option("--arms", help="Only these arms, separated by |.")
 @click.option("--loads", help="Only these loads, separated by |.")
+@click.option(
+    "--setting", "settings", type=click.Choice([each.value for each in Setting]), help="Only this setting."
+)
 @click.option("--runs", default=3, show_default=True, type=click.IntRange(1), help="Repeats of an arm.")
 @click.option("--seed", default=0, show_default=True, help="The first repeat's seed.")
 @click.option("--workers", default=os.cpu_count() or 1, show_default=True, type=click.IntRange(1))
@@ -78,8 +102,12 @@ def list_suites(as_json: bool) -> None:
 def run_suite(
     name: str,
     mode: str,
+    target: str | None,
+    model: str,
+    speed: float,
     arms: str | None,
     loads: str | None,
+    settings: str | None,
     runs: int,
     seed: int,
     workers: int,
@@ -95,6 +123,7 @@ def run_suite(
         job
         for suite in suites
         for job in plan_jobs(suite, runs=runs, first_seed=seed, arms=_split(arms), loads=_split(loads))
+        if settings is None or job.cell.setting.value == settings
     ]
     if not jobs:
         raise click.UsageError("no arm or load of the suite has that name; see `extproc bench list --json`")
@@ -102,7 +131,12 @@ def run_suite(
     def directory(suite: str) -> Path:
         return out / suite if name == ALL else out
 
-    _run_virtual(jobs, directory, workers)
+    if target is not None or mode == "local":
+        for suite in suites:
+            mine = [job for job in jobs if job.cell.suite == suite.name]
+            _run_live(suite, mine, directory(suite.name), target=target, model=model, speed=speed)
+    else:
+        _run_virtual(jobs, directory, workers)
     for suite in suites:
         summary = publish_suite(suite, directory(suite.name))
         if as_json:
@@ -111,16 +145,38 @@ def run_suite(
             _print_checks(summary)
 
 
-def _run_virtual(jobs: list[Job], directory: object, workers: int) -> None:
-    console = Console(stderr=True)
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A function that moves a bar on stderr."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("running", total=None)
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("running", total=None)
 
         def advance(done: int, total: int, what: str) -> None:
-            progress.update(task, completed=done, total=total, description=what[:60] or "running")
+            bar.update(task, completed=done, total=total, description=what[:60] or "running")
 
-        run_in_processes(jobs, directory, workers=workers, on_progress=advance)  # type: ignore[arg-type]
+        yield advance
+
+
+def _run_virtual(jobs: list[Job], directory: Callable[[str], Path], workers: int) -> None:
+    with _progress() as advance:
+        run_in_processes(jobs, directory, workers=workers, on_progress=advance)
+
+
+def _run_live(
+    suite: Suite, jobs: list[Job], directory: Path, *, target: str | None, model: str, speed: float
+) -> None:
+    """Real sockets: the mode and its speed are part of what a stored run is known by."""
+    how = f"target {target} {model}" if target is not None else f"local {speed:g}"
+    store = RunStore(directory, lambda cell: fingerprint(how, build_scenario(suite, cell, 0)))
+
+    def execute(job: Job) -> RunOutcome:
+        if target is not None:
+            return run_against(suite, job.cell, job.seed, url=target, model=model)
+        return run_local(suite, job.cell, job.seed, speed=speed)
+
+    with _progress() as advance:
+        run_in_turn(jobs, store, execute, on_progress=advance)
 
 
 def _print_checks(summary: dict[str, object]) -> None:

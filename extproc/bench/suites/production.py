@@ -15,7 +15,7 @@ from extproc.bench.arms import (
     utilization,
     yardsticks,
 )
-from extproc.bench.results import BEST
+from extproc.bench.results import BEST, FLOOR_SHARED_PACED
 from extproc.bench.suite import Arm, Latencies, Load, Setting, Suite
 from extproc.core.detectors import DetectorConfig
 from extproc.workload.arrivals import NoisySinusoid
@@ -100,7 +100,8 @@ def _scenario(
     reference = detector_arm(LIMIT_128, requests(SLOTS, burst_fraction=headroom))
     extra: tuple[Arm, ...] = ()
     if interactive_from is not None:
-        extra = (*yardsticks(SLOTS, exempts_from=interactive_from), _best())
+        floors = yardsticks(SLOTS, exempts_from=interactive_from)
+        extra = (*(arm for arm in floors if arm.name != FLOOR_SHARED_PACED), _best())
     return Suite(
         name=name,
         title=title,
