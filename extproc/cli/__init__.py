@@ -48,7 +48,13 @@ class LazyGroup(click.Group):
         if cmd_name not in self._table:
             return super().get_command(ctx, cmd_name)
         module_name, attribute = self._table[cmd_name][0].split(":")
-        command = getattr(importlib.import_module(module_name), attribute)
+        try:
+            command = getattr(importlib.import_module(module_name), attribute)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("extproc"):
+                raise
+            message = f"{cmd_name} needs the package {error.name}: pip install 'extproc[all]'"
+            raise click.ClickException(message) from error
         assert isinstance(command, click.Command)
         return command
 

@@ -83,6 +83,43 @@ def test_every_extra_that_is_named_anywhere_exists() -> None:
     assert project["scripts"] == {"extproc": "extproc.cli:main"}
 
 
+WITHOUT_EXTRAS = """
+import importlib.abc, sys
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {packages!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from click.testing import CliRunner
+from extproc.cli import COMMANDS, cli
+for name in COMMANDS:
+    result = CliRunner().invoke(cli, [name, "--help"])
+    if result.exit_code:
+        print(name, "|", result.output.strip().splitlines()[-1])
+"""
+OPTIONAL = {
+    "numpy",
+    "redis",
+    "dns",
+    "tokenizers",
+    "opentelemetry",
+    "envoy_data_plane",
+    "envoy",
+    "betterproto2",
+}
+
+
+def test_without_extras_every_command_works_or_names_what_it_needs() -> None:
+    code = WITHOUT_EXTRAS.format(packages=OPTIONAL)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    needs = dict(line.split(" | ") for line in done.stdout.splitlines())
+    assert not {"serve", "check", "doctor", "top", "emulate", "import", "batch"} & needs.keys()
+    for message in needs.values():
+        assert "pip install 'extproc[all]'" in message
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_is_printed(shell: str) -> None:
     done = subprocess.run(
