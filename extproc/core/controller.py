@@ -163,7 +163,7 @@ class FlowController:
         self._queues.reconfigure(config.band_config, config.max_requests, config.max_bytes)
         self._create_bands(config)
         self._books.install(policies, now)
-        self._revocations.config = config.eviction
+        self._revocations.reconfigure(config.eviction)
         self._dispatcher.ageing = Ageing(config.ageing)
         commands: list[Command] = []
         if config.mode == "observe":

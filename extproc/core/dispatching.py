@@ -14,6 +14,7 @@ from extproc.core.band import Band, QueuedRequest
 from extproc.core.books import Books
 from extproc.core.ceiling import Ceiling
 from extproc.core.commands import Command, Dispatch, Revoke
+from extproc.core.footprint import NO_FOOTPRINT
 from extproc.core.inflight import InflightRequest
 from extproc.core.outcomes import Outcome
 from extproc.core.picker import Pick
@@ -167,7 +168,7 @@ class Dispatcher:
     ) -> Pick | None:
         policies, request = self._books.policies, item.request
         detector, pacing = policies.detector, policies.pacing
-        footprint = item.footprint
+        footprint, leftovers = item.footprint, self.revocations.leftovers
         if not detector.admits(candidates, footprint, ceiling, None, now):
             return None
         if candidates.is_whole_pool and not pacing.may_allow_any(request, len(candidates), now):
@@ -176,7 +177,9 @@ class Dispatcher:
         def fits(endpoint: EndpointState) -> bool:
             if _is_out_of_reach(endpoint, closed):
                 return False
-            if not detector.fits(endpoint, footprint, ceiling, None, now):
+            kept = leftovers.kept_from(endpoint, request.priority, now)
+            asked = footprint if kept is NO_FOOTPRINT else footprint.plus(kept)
+            if not detector.fits(endpoint, asked, ceiling, None, now):
                 return False
             return pacing.allows(endpoint, request, now)
 
@@ -218,6 +221,7 @@ class Dispatcher:
         request = item.request
         self.queues.serve(item)
         self._books.dispatch(request, pick.endpoint, item.footprint, now)
+        self.revocations.leftovers.dispatched(pick.endpoint, request.priority, item.footprint)
         tally = self._tally.band(request.priority, now)
         tally.outcomes[Outcome.DISPATCHED] += 1
         tally.drain.dispatched(now)

@@ -69,10 +69,12 @@ class EvictionConfig:
     order: VictimOrder = "priority-then-newest"
     sizing: SizingConfig = DemandSizingConfig()
     confirm_timeout_s: float = 10.0
+    keep_leftover_s: float = 1.0
+    """How long what victims freed beyond the need stays reserved for its demand's band; 0: not at all."""
 
     def __post_init__(self) -> None:
         checks = FieldChecks(self).at_least("evictable_below", -(2**31), 2**31 - 1)
-        checks.above("confirm_timeout_s", 0, 3600).finish()
+        checks.above("confirm_timeout_s", 0, 3600).at_least("keep_leftover_s", 0, 3600).finish()
 
 
 class VictimIndex:

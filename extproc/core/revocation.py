@@ -21,6 +21,7 @@ from extproc.core.ceiling import Ceiling
 from extproc.core.eviction import DeficitSizingConfig, EvictionConfig
 from extproc.core.footprint import NO_FOOTPRINT
 from extproc.core.inflight import InflightRequest
+from extproc.core.leftovers import Leftovers
 from extproc.core.pool import Candidates, EndpointState
 from extproc.core.types import RequestId
 
@@ -68,9 +69,15 @@ class Revocations:
         self._endpoints: Counter[EndpointState] = Counter()
         self._cool_until = float("-inf")
         self._is_cooling_awaited = False
+        self.leftovers = Leftovers(config.keep_leftover_s)
         self.confirmed = 0
         self.timed_out = 0
         self.issued: Counter[int] = Counter()
+
+    def reconfigure(self, config: EvictionConfig) -> None:
+        """Other rules from now on; what is outstanding goes on."""
+        self.config = config
+        self.leftovers.keep_s = config.keep_leftover_s
 
     @property
     def outstanding(self) -> int:
@@ -131,6 +138,8 @@ class Revocations:
             return
         _decrement(self._priorities, entry.request.priority)
         _decrement(self._endpoints, entry.endpoint)
+        if entry.endpoint not in self._endpoints:
+            self.leftovers.confirmed(entry.endpoint, now)
         self._cool_until = now + self._grace_s()
         if timed_out:
             self.timed_out += 1
@@ -155,6 +164,9 @@ class Revocations:
         for entry in self._outstanding.values():
             times.append((entry.revoked_at or 0.0) + self.config.confirm_timeout_s)
             break
+        leftover_end = self.leftovers.next_end(now)
+        if leftover_end is not None:
+            times.append(leftover_end)
         return min(times, default=None)
 
     def _relieve_promised(self, blocked: BlockedHead, now: float) -> Relief:
@@ -173,11 +185,20 @@ class Revocations:
                 continue
             victims = self._enough_on(endpoint, blocked, now)
             if victims is not None:
+                self._keep_leftover(endpoint, victims, blocked)
                 return Relief(victims, endpoint)
             tried.add(endpoint)
             if len(tried) >= _ENDPOINTS_TRIED:
                 break
         return Relief()
+
+    def _keep_leftover(
+        self, endpoint: EndpointState, victims: list[InflightRequest], blocked: BlockedHead
+    ) -> None:
+        freed = NO_FOOTPRINT
+        for victim in victims:
+            freed = freed.plus(victim.footprint)
+        self.leftovers.freed(endpoint, blocked.priority, freed)
 
     def _enough_on(
         self, endpoint: EndpointState, blocked: BlockedHead, now: float

@@ -187,3 +187,38 @@ def test_with_measurements_a_victim_counts_until_a_sample_shows_its_room() -> No
     # The old reading still says 5 waiting: the room of the first victim is used up, but never lost.
     assert script.revoked() == [batch[7], batch[6]]
     assert second in script.dispatched()
+
+
+def test_what_a_large_victim_leaves_stays_for_its_demand_for_a_while() -> None:
+    config = FlowControlConfig(
+        detector=CapacityDetectorConfig(max_num_seqs=100, kv_tokens=10_000),
+        pacing=NO_PACING,
+        eviction=EvictionConfig(enabled=True, keep_leftover_s=2.0),
+    )
+    script = Script(config)
+    victim = script.arrive(-1, prompt_tokens=9_984, expected_output_tokens=0)
+    small_batch = script.arrive(-1, prompt_tokens=1_600, expected_output_tokens=0)
+    script.arrive(5, prompt_tokens=1_600, expected_output_tokens=0)
+    script.finish(victim, EndReason.CLIENT_GONE)
+    assert small_batch not in script.dispatched()
+    script.advance(1.0)
+    urgent = [script.arrive(5, prompt_tokens=1_600, expected_output_tokens=0) for _ in range(4)]
+    assert set(urgent) <= set(script.dispatched())
+    assert script.revoked() == [victim]
+    assert small_batch not in script.dispatched()
+    script.advance(1.0)
+    assert small_batch in script.dispatched()
+
+
+def test_leftovers_can_be_given_up_at_once() -> None:
+    config = FlowControlConfig(
+        detector=CapacityDetectorConfig(max_num_seqs=100, kv_tokens=10_000),
+        pacing=NO_PACING,
+        eviction=EvictionConfig(enabled=True, keep_leftover_s=0),
+    )
+    script = Script(config)
+    victim = script.arrive(-1, prompt_tokens=9_984, expected_output_tokens=0)
+    small_batch = script.arrive(-1, prompt_tokens=1_600, expected_output_tokens=0)
+    script.arrive(5, prompt_tokens=1_600, expected_output_tokens=0)
+    script.finish(victim, EndReason.CLIENT_GONE)
+    assert small_batch in script.dispatched()
