@@ -68,7 +68,9 @@ _OTHER_REPLICA: Node = {
     # A replica that has just died is listed until its health check has failed: a stream that it never
     # answered is opened again, elsewhere. Nothing can have been decided about its request.
     "retry_on": "connect-failure,refused-stream,reset,unavailable",
-    "num_retries": 3,
+    # Together longer than the health check takes to notice, so that also a standby is found.
+    "num_retries": 10,
+    "retry_back_off": {"base_interval": "0.050s", "max_interval": "1s"},
     "retry_host_predicate": [
         {
             "name": "envoy.retry_host_predicates.previous_hosts",

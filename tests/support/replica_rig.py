@@ -116,14 +116,17 @@ class ReplicaRig(FaultRig):
         child.wait(10)
 
     async def until_credits_are_back(self, members: Sequence[int], timeout_s: float) -> None:
-        """The given replicas hold all of the capacity together, none of them on its fallback."""
+        """The given replicas hold the capacity together, but for what just moves; none is on its fallback.
+
+        They are asked one after the other while credits move, so one credit of each may be on its way.
+        """
 
         async def are_back() -> bool:
             states = await self.states()
             groups = [state["replica"] if (state := states[index]) else None for index in members]
             if any(group is None or group["state"] != "leased" for group in groups):
                 return False
-            return sum(group["credits"]["slots"] for group in groups if group) == SLOTS
+            return sum(group["credits"]["slots"] for group in groups if group) > SLOTS - REPLICAS
 
         await until(are_back, timeout_s)
 

@@ -267,3 +267,20 @@ async def test_a_paused_process_drops_credits_before_it_uses_them(redis_server: 
         later = SystemClock().now() + 10
         member.agent.guard(later)
         assert member.agent.status().state == "fallback"
+
+
+async def test_a_redis_that_stops_answering_counts_as_gone_until_it_answers_again(
+    redis_server: RedisServer,
+) -> None:
+    """Its connections stay open: only the time limit of a call notices."""
+    async with group(redis_server, 2, redis_timeout_s=0.1) as members:
+        await until(lambda: all(member.agent.status().state == "leased" for member in members))
+        redis_server.pause()
+        try:
+            await until(lambda: all(member.agent.status().state == "fallback" for member in members))
+            used = sum(c.slots for member in members for c in member.pool.credits.values())
+            assert used == 2 * SLOTS
+        finally:
+            redis_server.go_on()
+        await until(lambda: all(member.agent.status().state == "leased" for member in members))
+        assert all(member.agent.status().store_errors > 0 for member in members)
