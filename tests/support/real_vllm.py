@@ -23,14 +23,20 @@ _VENV = Path(os.environ.get("EXTPROC_VLLM_VENV", _TESTS.parent / ".venv-vllm"))
 _ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-@contextlib.contextmanager
-def real_vllm(folder: Path, *arguments: str) -> Iterator[int]:
-    """Port of a running server; the model's folder and the log lie in `folder`."""
+def vllm_python() -> Path:
+    """The Python that can import vLLM; skips the test where there is none."""
     python, reason = _VENV / "bin" / "python", _VENV / REASON_FILE
     if not python.exists() or reason.exists():
         pytest.skip(
             reason.read_text().strip() if reason.exists() else f"no vLLM in {_VENV}: run `make test-vllm`"
         )
+    return python
+
+
+@contextlib.contextmanager
+def real_vllm(folder: Path, *arguments: str) -> Iterator[int]:
+    """Port of a running server; the model's folder and the log lie in `folder`."""
+    python = vllm_python()
     model = folder / "model"
     script = _TESTS / "vllm" / "make_model.py"
     subprocess.run([str(python), str(script), str(model)], check=True, capture_output=True, timeout=300)

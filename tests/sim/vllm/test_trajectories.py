@@ -19,8 +19,8 @@ from extproc.sim.emulator.answer import TokenContent
 from extproc.sim.sequence import Sequence
 from extproc.sim.server_config import EngineConfig, SchedulingPolicy
 from extproc.sim.server_model import ServerModel
+from tests.support.real_vllm import vllm_python
 
-PYTHON = Path(os.environ.get("EXTPROC_VLLM_PYTHON", Path(__file__).parents[3] / ".venv-vllm/bin/python"))
 SCRIPT = Path(__file__).with_name("trajectory_script.py")
 
 RECORDED = Path(__file__).with_name("recorded_vllm_0.30.json")
@@ -100,7 +100,7 @@ PLANS: dict[str, dict[str, Any]] = {
 def record() -> dict[str, Any]:
     """The real engine's trajectories of all plans, from one process."""
     finished = subprocess.run(
-        [str(PYTHON), str(SCRIPT)],
+        [str(vllm_python()), str(SCRIPT)],
         input=json.dumps(PLANS),
         capture_output=True,
         text=True,
@@ -193,8 +193,6 @@ def test_the_model_schedules_step_by_step_as_a_recorded_vllm_did(name: str) -> N
 @pytest.mark.timeout(400)
 def test_the_model_schedules_step_by_step_as_the_installed_vllm_does() -> None:
     """With EXTPROC_RECORD set, writes the recording that the default suite compares with."""
-    if not PYTHON.exists():
-        pytest.skip(f"no vLLM at {PYTHON}; set EXTPROC_VLLM_PYTHON")
     answers = record()
     if os.environ.get("EXTPROC_RECORD"):
         rows = [f'"{name}": {json.dumps(answer, separators=(",", ":"))}' for name, answer in answers.items()]
