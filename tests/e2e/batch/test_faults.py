@@ -125,6 +125,7 @@ async def test_engine_killed_and_back(tmp_path: Path) -> None:
         await job.check(rig, batch, lines)
 
 
+@pytest.mark.slow
 async def test_envoy_killed_and_back(tmp_path: Path) -> None:
     job = Job()
 

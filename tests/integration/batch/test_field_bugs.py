@@ -78,7 +78,7 @@ async def test_field_bug_134_retries_leak_no_slot(tmp_path: Path) -> None:
 
 async def test_field_bug_142_refusals_never_fail_an_item(tmp_path: Path) -> None:
     async def reply(n: int, request: web.Request) -> web.StreamResponse:
-        return refusal(429, "rejected-saturated") if n <= 120 else await one_token(request)
+        return refusal(429, "rejected-saturated") if n <= 40 else await one_token(request)
 
     engine = ScriptedEngine(reply)
     async with engine.running() as url:

@@ -89,7 +89,7 @@ async def test_cut_again_and_again_every_answer_is_the_uninterrupted_one(
 async def test_what_can_not_be_resumed_restarts_and_is_counted(
     relay: CuttingRelay, server_port: int, tmp_path: Path
 ) -> None:
-    bodies = bodies_of(COMPLETIONS, 8, seed=6, presence_penalty=0.5)
+    bodies = bodies_of(COMPLETIONS, 5, seed=6, presence_penalty=0.5)
     direct = await direct_replies(f"http://127.0.0.1:{server_port}", COMPLETIONS, bodies)
     relay.bytes_between_cuts = 20_000
     content = b"".join(batch_line(str(number), COMPLETIONS, body) for number, body in enumerate(bodies))
@@ -108,13 +108,13 @@ async def test_what_can_not_be_resumed_restarts_and_is_counted(
 async def test_resume_off_restarts_everything_after_a_backoff(
     relay: CuttingRelay, server_port: int, tmp_path: Path
 ) -> None:
-    bodies = bodies_of(COMPLETIONS, 8, seed=7)
+    bodies = bodies_of(COMPLETIONS, 5, seed=7)
     relay.bytes_between_cuts = 20_000
     content = b"".join(batch_line(str(number), COMPLETIONS, body) for number, body in enumerate(bodies))
     config = fast_config(f"http://127.0.0.1:{relay.port}", tmp_path, resume=ResumeMode.OFF)
     batch, results = await run_job(config, COMPLETIONS, content)
     totals = batch["extproc"]["totals"]
-    assert len(results) == 8
+    assert len(results) == 5
     assert totals["resumed_tokens"] == 0
     assert totals["redone_tokens"] > 0
 
