@@ -105,14 +105,7 @@ async def _measure(
     clock = SystemClock()
     problems: list[BaseException] = []
     keeper = TaskKeeper(lambda _name, error: problems.append(error))
-    config = ScrapeConfig(
-        min_interval_s=interval_s,
-        busy_interval_s=interval_s,
-        max_interval_s=interval_s,
-        max_duty_fraction=1.0,
-        models_interval_s=0.0,
-        timeout_s=5.0,
-    )
+    config = _fixed_pace(interval_s)
     scraper = Scraper(
         config, clock=clock, post=count.post, observer=count, keeper=keeper, rng=random.Random(1)
     )
@@ -144,6 +137,17 @@ async def _measure(
         "cpu_us_per_scrape": 1e6 * cpu_s / max(1, count.samples),
         "core_fraction": cpu_s / wall_s,
     }
+
+
+def _fixed_pace(interval_s: float) -> ScrapeConfig:
+    return ScrapeConfig(
+        min_interval_s=interval_s,
+        busy_interval_s=interval_s,
+        max_interval_s=interval_s,
+        max_duty_fraction=1.0,
+        models_interval_s=0.0,
+        timeout_s=5.0,
+    )
 
 
 def _cpu_seconds() -> float:
