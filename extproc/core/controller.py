@@ -8,11 +8,10 @@ decision is taken in the call that made it possible. `next_wakeup()` says when t
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import assert_never
 
 from extproc.core.ageing import Ageing
-from extproc.core.band import QueuedRequest
+from extproc.core.arrivals import Arrivals
 from extproc.core.books import Books
 from extproc.core.commands import Command, Revoke
 from extproc.core.config import FlowControlConfig
@@ -65,7 +64,6 @@ class FlowController:
         self._pool = Pool(is_leased=is_leased)
         self._demand = DemandTracker()
         self._tally = Tally()
-        self._is_draining = False
         self._now = float("-inf")
         ledger = InflightLedger()
         self._builder = PolicyBuilder(self._pool, ledger, self._demand, rng)
@@ -76,6 +74,9 @@ class FlowController:
         self._revocations = Revocations(config.eviction, self._books)
         self._dispatcher = Dispatcher(
             self._queues, self._books, self._revocations, self._tally, Ageing(config.ageing)
+        )
+        self._arrivals = Arrivals(
+            config, self._queues, self._books, self._demand, self._tally, self._dispatcher, self._refusals
         )
 
     @property
@@ -165,6 +166,7 @@ class FlowController:
         self._books.install(policies, now)
         self._revocations.reconfigure(config.eviction)
         self._dispatcher.ageing = Ageing(config.ageing)
+        self._arrivals.config = config
         commands: list[Command] = []
         if config.mode == "observe":
             for item in self._queues:
@@ -184,7 +186,8 @@ class FlowController:
         """Applies the event; True when a dispatch pass may find something to do."""
         match event:
             case RequestArrived(request):
-                return self._arrived(request, now, commands)
+                self._arrivals.arrived(request, now, commands)
+                return False
             case RequestFinished(request_id, reason, usage):
                 return self._finished(request_id, reason, usage, now)
             case RequestCancelled(request_id):
@@ -216,81 +219,6 @@ class FlowController:
                 return True
             case _:
                 assert_never(event)
-
-    def _arrived(self, request: Request, now: float, commands: list[Command]) -> bool:
-        if self._queues.get(request.id) is not None or self._books.ledger.get(request.id) is not None:
-            return self._ignored()
-        request = self._banded(request)
-        refusal = self._refusal_at_once(request, now)
-        if refusal is not None:
-            commands.append(self._refusals.reject(request, *refusal, now))
-            return False
-        item = self._enqueue(request, now)
-        if self._config.mode == "observe" and self._dispatcher.place_anyway(item, now, commands):
-            return False
-        self._queues.set_pool_empty(not self._pool.open, now)
-        self._dispatcher.run_for(item, now, commands)
-        if self._queues.get(request.id) is item:
-            self._make_room(item, now, commands)
-        return False
-
-    def _banded(self, request: Request) -> Request:
-        """The request, in another band when clients use too many priorities: never in a higher one."""
-        bands, limit = self._tally.bands, self._config.max_bands
-        if request.priority in bands or len(bands) < limit:
-            return request
-        kept = {*self._config.declared_priorities, *self._queues.active_priorities()}
-        kept.update(self._books.ledger.priorities())
-        for idle in [priority for priority in bands if priority not in kept]:
-            del bands[idle]
-            self._queues.bands.pop(idle, None)
-        if len(bands) < limit:
-            return request
-        lower = [priority for priority in bands if priority < request.priority]
-        return replace(request, priority=max(lower, default=min(bands)))
-
-    def _refusal_at_once(self, request: Request, now: float) -> tuple[Outcome, str] | None:
-        if self._is_draining:
-            return Outcome.REJECTED_SHUTTING_DOWN, "the gateway is shutting down"
-        drops_missed = self._queues.config_of(request.priority).missed_deadlines == "drop"
-        if request.deadline_s is not None and request.deadline_s <= now and drops_missed:
-            return Outcome.EXPIRED_DEADLINE, "the request's deadline had passed when it arrived"
-        if not self._pool.open and self._config.no_endpoint_ttl_s == 0:
-            return Outcome.REJECTED_NO_ENDPOINTS, "the pool has no endpoint"
-        if request.endpoint_subset is not None and not request.endpoint_subset:
-            return Outcome.REJECTED_NO_ENDPOINTS, "the request's endpoint subset is empty"
-        return None
-
-    def _enqueue(self, request: Request, now: float) -> QueuedRequest:
-        config = self._config
-        band_ttl_s = self._queues.band(request.priority).config.ttl_s
-        ttl_s = request.ttl_s
-        if ttl_s is None:
-            ttl_s = config.default_ttl_s if band_ttl_s is None else band_ttl_s
-        if ttl_s is not None:
-            ttl_s = min(max(0.0, ttl_s), config.max_ttl_s)
-        footprint = self._books.policies.estimator.footprint(request)
-        item = QueuedRequest(request, self._pool.lane_key(request), footprint, ttl_s, now)
-        item.estimate_version = self._books.policies.estimator.version
-        self._demand.enter(request.priority)
-        self._queues.push(item, config.no_endpoint_ttl_s, now)
-        return item
-
-    def _make_room(self, item: QueuedRequest, now: float, commands: list[Command]) -> None:
-        """The new request has to wait: it must fit under the limits, by displacing lower ones if need be."""
-        reason = self._queues.own_limit_broken(item)
-        if reason is None and self._queues.is_over_global_limits():
-            victims = self._queues.room_by_displacing(item.request.priority)
-            if victims is None:
-                reason = "the gateway's queue is full"
-            else:
-                commands.extend(self._refusals.displace(victim, now) for victim in victims)
-        if reason is not None:
-            self._queues.remove(item)
-            self._demand.leave(item.request.priority, now)
-            no_endpoint = self._queues.is_pool_empty
-            outcome = Outcome.REJECTED_NO_ENDPOINTS if no_endpoint else Outcome.REJECTED_CAPACITY
-            commands.append(self._refusals.reject(item.request, outcome, reason, now))
 
     def _expire(self, now: float, commands: list[Command]) -> bool:
         any_expired = False
@@ -388,7 +316,7 @@ class FlowController:
         return self._touched(endpoint, now)
 
     def _drain(self, reject_queued: bool, now: float, commands: list[Command]) -> bool:
-        self._is_draining = True
+        self._arrivals.is_draining = True
         if reject_queued:
             for item in self._queues:
                 self._queues.remove(item)

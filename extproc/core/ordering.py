@@ -74,7 +74,7 @@ class EdfOrdering:
         deadline = request.deadline_s
         if deadline is None:
             deadline = _LAST if ttl_s is None else arrived_at + ttl_s
-        elif deadline <= arrived_at:
+        elif not deadline > arrived_at:
             deadline = _LAST
         return (deadline, arrived_at)
 
@@ -85,12 +85,12 @@ class EdfOrdering:
 class SloDeadlineOrdering:
     def sort_key(self, request: Request, ttl_s: float | None, arrived_at: float) -> Key:
         target = request.ttft_target_s
-        due = _LAST if target is None or target <= 0 else arrived_at + target
+        due = _LAST if target is None or not target > 0 else arrived_at + target
         return (due, arrived_at)
 
     def missed_at(self, request: Request, arrived_at: float) -> float | None:
         target = request.ttft_target_s
-        return None if target is None or target <= 0 else arrived_at + target
+        return None if target is None or not target > 0 else arrived_at + target
 
 
 def build_ordering(config: OrderingConfig) -> OrderingPolicy:

@@ -71,12 +71,14 @@ class RequestQueues:
 
     def set_pool_empty(self, is_empty: bool, now: float) -> None:
         """Starts or stops the clock that charges waiting without endpoints."""
-        if is_empty and self._empty_since is None:
+        if is_empty == (self._empty_since is not None):
+            return
+        if self._empty_since is None:
             self._empty_since = now
-            self._nothing_due_before = now
-        elif not is_empty and self._empty_since is not None:
+        else:
             self._empty_total_s += now - self._empty_since
             self._empty_since = None
+        self._nothing_due_before = now  # the other clock runs now, with its own timers
 
     def own_limit_broken(self, item: QueuedRequest) -> str | None:
         """The limit of its band or flow that this queued request breaks, in words; None if none."""

@@ -16,7 +16,7 @@ from extproc.core.fairness import (
 from extproc.core.ordering import EdfOrderingConfig, OrderingConfig, SloDeadlineOrderingConfig
 from extproc.core.outcomes import Outcome
 from extproc.core.types import RequestId
-from tests.support.core import Script
+from tests.support.core import Script, endpoint
 
 ONE_SLOT = ConcurrencyDetectorConfig(max_concurrency=1)
 
@@ -220,3 +220,34 @@ def test_orderings_fall_back_to_arrival(ordering: OrderingConfig) -> None:
     running = script.arrive()
     waiting = [script.arrive() for _ in range(4)]
     assert served(script, running) == waiting
+
+
+@pytest.mark.parametrize("ordering", [EdfOrderingConfig(), SloDeadlineOrderingConfig()])
+@pytest.mark.parametrize("missed", ["drop", "demote"])
+def test_values_that_are_no_numbers_never_corrupt_the_order(ordering: OrderingConfig, missed: str) -> None:
+    script = one_slot(ordering=ordering, missed_deadlines=missed)
+    nan = float("nan")
+    running = script.arrive()
+    first, second = script.arrive(), script.arrive()
+    for attributes in ({"deadline_s": nan}, {"ttft_target_s": nan}, {"ttl_s": nan}, {"prompt_tokens": -5}):
+        script.arrive(**attributes)
+        script.arrive()
+    order = served(script, running)
+    assert order.index(first) < order.index(second)
+    statistics = script.controller.statistics()
+    assert statistics.queued_requests == statistics.inflight_requests == 0
+
+
+def test_a_ttl_that_ran_out_exactly_when_endpoints_come_back_expires_once() -> None:
+    """Found by random event sequences: the two clocks' timers must both be looked at after a change."""
+    script = Script(
+        FlowControlConfig(detector=ONE_SLOT, no_endpoint_ttl_s=None, default_ttl_s=0.5), endpoints=0
+    )
+    for _ in range(3):
+        script.arrive(ttl_s=0.0)
+    script.advance(2.0)
+    script.add(endpoint("a"))
+    assert len(script.dispatched()) == 1
+    script.advance(0.0)
+    assert len(script.expired()) == 2
+    assert script.controller.next_wakeup() is None
