@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from extproc.core.credits import SLOTS, TOKENS, Waiting
 
-_MAX_PLACEMENTS = 64
+_MAX_PLACEMENTS = 32
 """Waiting demand of one replica and priority is placed in at most so many pieces per round."""
 
 
