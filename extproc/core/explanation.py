@@ -76,17 +76,7 @@ class _Question:
 def explain(dispatcher: Dispatcher, books: Books, request: Request, now: float) -> Explanation:
     """The decision as it stands at `now`, for a request that is not queued."""
     policies = books.policies
-    lane = books.pool.lane_key(request)
-    asked = _Question(
-        dispatcher,
-        books,
-        request,
-        lane,
-        candidates=books.pool.candidates(lane),
-        footprint=policies.estimator.footprint(request),
-        ceiling=policies.ceilings.shown(request.priority, now),
-        now=now,
-    )
+    asked = _ask(dispatcher, books, request, now)
     detector, candidates = policies.detector, asked.candidates
     is_admitted = bool(len(candidates)) and detector.admits(
         candidates, asked.footprint, asked.ceiling, None, now
@@ -115,6 +105,20 @@ def explain(dispatcher: Dispatcher, books: Books, request: Request, now: float) 
         profile=policies.picker.profile_name(request),
         best=None if best is None else best.address,
         endpoints=rows,
+    )
+
+
+def _ask(dispatcher: Dispatcher, books: Books, request: Request, now: float) -> _Question:
+    lane, policies = books.pool.lane_key(request), books.policies
+    return _Question(
+        dispatcher,
+        books,
+        request,
+        lane,
+        candidates=books.pool.candidates(lane),
+        footprint=policies.estimator.footprint(request),
+        ceiling=policies.ceilings.shown(request.priority, now),
+        now=now,
     )
 
 
