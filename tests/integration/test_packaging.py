@@ -98,7 +98,6 @@ for name in COMMANDS:
         print(name, "|", result.output.strip().splitlines()[-1])
 """
 OPTIONAL = {
-    "numpy",
     "redis",
     "dns",
     "tokenizers",
@@ -115,7 +114,8 @@ def test_without_extras_every_command_works_or_names_what_it_needs() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     needs = dict(line.split(" | ") for line in done.stdout.splitlines())
-    assert not {"serve", "check", "doctor", "top", "emulate", "import", "batch"} & needs.keys()
+    core = {"serve", "check", "doctor", "top", "emulate", "import", "batch", "simulate", "bench"}
+    assert not core & needs.keys()
     for message in needs.values():
         assert "pip install 'extproc[all]'" in message
 
