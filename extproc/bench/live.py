@@ -16,6 +16,7 @@ from extproc.bench.load import LoadGenerator, LoadResult
 from extproc.bench.load_options import LoadOptions
 from extproc.bench.outcome import RunOutcome
 from extproc.bench.prompts import PromptFactory, PromptStyle
+from extproc.bench.store import fingerprint
 from extproc.bench.suite import Arm, Cell, Suite
 from extproc.bench.virtual import arm_classes, engine_config
 from extproc.clock import SystemClock
@@ -99,7 +100,7 @@ def _drive(
         resume_delay_s=suite.latencies.resubmit_s,
         objectives={each.name: each.name for each in classes},
     )
-    salt = f"{suite.name}/{cell.label}/{seed}/{clock.wall_time():.3f}"
+    salt = fingerprint(cell, seed, clock.wall_time())  # vLLM refuses salts with @ or a slash
     prompts = PromptFactory(model=model, style=PromptStyle.TOKEN_IDS, seed=seed, run_salt=salt)
     load = LoadGenerator(options, prompts, clock, classes=classes, seed=seed)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

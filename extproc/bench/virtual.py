@@ -14,7 +14,7 @@ from extproc.bench.outcome import RunOutcome, TimelinePoint
 from extproc.bench.suite import Arm, Cell, Suite
 from extproc.core.config import FlowControlConfig
 from extproc.core.statistics import Statistics
-from extproc.sim.files import load_engine
+from extproc.sim.files import PoolEntry, ScenarioFile, load_engine
 from extproc.sim.result import TimelinePoint as PoolPoint
 from extproc.sim.runner import run
 from extproc.sim.scenario import Delays, EndpointSpec, Scenario, Scraping
@@ -68,6 +68,26 @@ def build_scenario(suite: Suite, cell: Cell, seed: int) -> Scenario:
         exempt_from_priority=arm.exempts_from,
         has_visible_output=arm.has_visible_output,
         timeline_interval_s=load.horizon_s / TIMELINE_POINTS / 4,
+    )
+
+
+def scenario_file(suite: Suite, cell: Cell, seed: int) -> ScenarioFile:
+    """The cell in the file format of `extproc simulate`."""
+    arm, scenario = suite.arm(cell.arm), build_scenario(suite, cell, seed)
+    overrides = {**suite.engine, **arm.engine}
+    entry = PoolEntry(name="engine", hardware=suite.hardware, count=len(scenario.pool), **overrides)  # type: ignore[arg-type]
+    return ScenarioFile(
+        name=scenario.name,
+        description=f"Exported from the suite {suite.name} (seed {suite.seed}, section {suite.section}).",
+        pool=(entry,),
+        classes=scenario.classes,
+        flow_control=scenario.flow_control,
+        delays=scenario.delays,
+        scraping=scenario.scraping,
+        horizon_s=scenario.horizon_s,
+        seed=seed,
+        exempt_from_priority=scenario.exempt_from_priority,
+        has_visible_output=scenario.has_visible_output,
     )
 
 

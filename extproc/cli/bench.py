@@ -13,6 +13,7 @@ BENCH_COMMANDS: dict[str, tuple[str, str]] = {
     "core": ("extproc.cli.bench_core:core", "what the policy core costs per request"),
     "gateway": ("extproc.cli.bench_gateway:gateway", "what the external processor costs through Envoy"),
     "load": ("extproc.cli.bench_load:load", "send load to a gateway and say what its clients saw"),
+    "export": ("extproc.cli.bench_export:export", "a cell of a suite as a scenario file"),
     "list": ("extproc.cli.bench_suites:list_suites", "name the suites of both seed reports"),
     "replicas": ("extproc.cli.bench_replicas:replicas", "several replicas: throughput, Redis, latency"),
     "report": ("extproc.cli.bench_suites:report", "one HTML file from finished runs"),

@@ -81,7 +81,7 @@ def load(
     options = LoadOptions(base_url=url, objectives={name: objective or name for name in names})
     clock = SystemClock()
     prompts = PromptFactory(
-        model=model, style=PromptStyle(style), seed=seed, run_salt=f"load/{clock.wall_time():.3f}"
+        model=model, style=PromptStyle(style), seed=seed, run_salt=f"load-{clock.wall_time():.3f}"
     )
     generator = LoadGenerator(options, prompts, clock, classes=wanted, rows=rows, seed=seed)
     result = _run(generator)

@@ -73,7 +73,13 @@ HOLDBACK_REQUESTS: tuple[Check, ...] = (
         1.05,
         p50(BURSTS, "holdback 0.6, no eviction"),
     ),
-    absolute("TTFT p50 under bursts, 40% reserve with eviction, s", 0.22, p50(BURSTS, "holdback 0.6")),
+    absolute(
+        "TTFT p50 under bursts, 40% reserve with eviction, s",
+        0.22,
+        p50(BURSTS, "holdback 0.6"),
+        miss_reason="the requests beyond the reserve wait for evictions two at a time; how long one takes to "
+        "be confirmed in the seed's setup is not stated (3 ms and the 10 ms grace here)",
+    ),
     *(_extra_batch(load, "holdback 0.8") for load in ("1/s", "2/s", "4/s")),
     ordering(
         "holdback 0.8 evicts less than eviction alone at every rate",

@@ -63,8 +63,18 @@ def _long(name: str, arrivals: ArrivalsFrom, *, burst: int = 0) -> Load:
     )
 
 
+_RESERVE_COST = (
+    "the slots that the reserve keeps free for the next arrivals; a smaller reserve (slot_quantile 0.8) "
+    "brings it to +1% and the evictions above half of the eviction-only arm's"
+)
+
 HOLDBACK_REQUESTS = Suite(
     name="holdback-requests",
+    target_reasons={
+        "batch time over eviction": _RESERVE_COST,
+        "evictions over eviction": "arrivals that crowd within one answer's length overrun the reserve; "
+        "a larger one costs more batch time than the target allows",
+    },
     title="Request-count saturation: reserve against eviction",
     seed="000",
     section="2",

@@ -10,9 +10,11 @@ from click.testing import CliRunner
 
 from extproc.bench.claims.catalogue import CLAIMS
 from extproc.bench.results import SuiteResults
+from extproc.bench.suite import Cell, Setting
 from extproc.bench.suites.catalogue import SUITES
 from extproc.bench.virtual import build_scenario
 from extproc.cli import cli
+from extproc.sim.files import load_scenario
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -74,3 +76,21 @@ def test_run_resume_report_compare(tmp_path: Path) -> None:
     assert "http://" not in text.replace("http://www.w3.org/2000/svg", "")
     same = CliRunner().invoke(cli, ["bench", "compare", out, out])
     assert same.exit_code == 0
+
+
+def test_an_exported_cell_is_the_scenario_that_the_suite_runs(tmp_path: Path) -> None:
+    arguments = ["bench", "export", "no-resume", "--arm", "eviction, no resume", "--load", "1/s"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    file = tmp_path / "scenario.yaml"
+    file.write_text(result.output)
+    cell = Cell(suite="no-resume", load="1/s", arm="eviction, no resume", setting=Setting.WAVE)
+    ours = build_scenario(SUITES["no-resume"], cell, 0)
+    theirs = load_scenario(file).scenario()
+    assert (theirs.classes, theirs.flow_control, theirs.delays) == (
+        ours.classes,
+        ours.flow_control,
+        ours.delays,
+    )
+    assert [spec.engine for spec in theirs.pool] == [spec.engine for spec in ours.pool]
+    assert CliRunner().invoke(cli, [*arguments[:4], "nobody", *arguments[5:]]).exit_code == 2
