@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from extproc.clock import Clock
+from extproc.bench.core_cost import Stopwatch
 from extproc.core.picker import LeastInflightPickerConfig, PickerConfig, ProfilesPickerConfig, build_picker
 from extproc.core.picker.choice import (
     ChoiceConfig,
@@ -126,7 +126,7 @@ class _Bench:
 
 
 def measure_pick(
-    clock: Clock, *, picker: str = "default", endpoints: int = 1024, picks: int = 200, repeats: int = 15
+    clock: Stopwatch, *, picker: str = "default", endpoints: int = 1024, picks: int = 200, repeats: int = 15
 ) -> PickRow:
     """The least of several repeats: noise only adds."""
     bench = _Bench(PICKERS[picker], endpoints)
@@ -141,7 +141,7 @@ def measure_pick(
     )
 
 
-def _pair_us(clock: Clock, size: int, repeats: int) -> float:
+def _pair_us(clock: Stopwatch, size: int, repeats: int) -> float:
     rng = random.Random(2)
     heap = [(rng.random(), number) for number in range(size)]
     heapq.heapify(heap)
@@ -153,7 +153,7 @@ def _pair_us(clock: Clock, size: int, repeats: int) -> float:
     return min(_time(pair, 1000, clock) for _ in range(repeats))
 
 
-def _time(action: Callable[[], None], count: int, clock: Clock) -> float:
+def _time(action: Callable[[], None], count: int, clock: Stopwatch) -> float:
     gc.collect()
     gc.disable()
     try:

@@ -21,7 +21,7 @@ from extproc.bench.core_cost import (
     shapes,
 )
 from extproc.bench.pick_cost import PICKERS, PickRow, measure_pick
-from extproc.clock import SystemClock
+from extproc.clock import CpuClock
 
 MAX_GROWTH = 2.0
 MAX_HEAP_PAIRS = 150
@@ -93,7 +93,7 @@ def core(quick: bool, as_json: bool) -> None:
 
 def run(*, quick: bool, is_silent: bool) -> CoreCost:
     """Measures every row, with a progress bar on stderr."""
-    clock = SystemClock()
+    clock = CpuClock()
     steps = shapes(quick)
     console = Console(stderr=True, quiet=is_silent)
     rows = [measure(shape, clock) for shape in track(steps, "measuring", console=console)]
@@ -101,7 +101,7 @@ def run(*, quick: bool, is_silent: bool) -> CoreCost:
     pair_us = measure_heap_pair(clock)
     small, large = (_growth_shape(queued) for queued in (100, 100_000))
     growth = by_shape[large] / by_shape[small] if large in by_shape else None
-    cycle_us = by_shape[Shape(endpoints=256)]
+    cycle_us = by_shape[Shape(queued=10_000, endpoints=256)]
     churn_us, churn_bytes = measure_flow_churn(5000, clock)
     names = ["default"] if quick else sorted(PICKERS)
     picks = [

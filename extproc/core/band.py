@@ -104,6 +104,7 @@ class Band:
         self._fairness: FairnessPolicy = build_fairness(config.fairness)
         self._items: dict[RequestId, QueuedRequest] = {}
         self._lanes: dict[LaneKey, _Lane] = {}
+        self._lone_flow: tuple[_Lane, FairnessId] | None = None
         self._flow_sizes: dict[FairnessId, int] = {}
 
     def __len__(self) -> int:
@@ -147,6 +148,7 @@ class Band:
         queue = lane.queues.get(flow)
         if queue is None:
             queue = lane.queues[flow] = RemovableHeap()
+            self._rank_lone_flow()
         key = self._ordering.sort_key(request, item.ttl_s, item.arrived_at)
         item.entry = queue.push((*key, item.serial), item)
         if queue.peek() is item.entry:
@@ -243,9 +245,20 @@ class Band:
             if flow in lane.queues:
                 self._rank(lane, flow)
 
+    def _rank_lone_flow(self) -> None:
+        """A flow that was alone has company now, so its rank matters."""
+        if self._lone_flow is not None:
+            lane, flow = self._lone_flow
+            self._lone_flow = None
+            if flow in lane.queues:
+                self._rank(lane, flow)
+
     def _rank(self, lane: _Lane, flow: FairnessId) -> None:
         old = lane.flows.get(flow)
         if old is not None:
+            if len(lane.queues) == 1 and len(self._lanes) == 1:
+                self._lone_flow = lane, flow  # nobody to be compared with: ranked when somebody comes
+                return
             lane.ranked.remove(old)
         head = lane.queues[flow].peek()
         assert head is not None

@@ -208,7 +208,7 @@ class ConcurrencyDetector:
 
     def _replace(self, old: _Share, new: _Share) -> None:
         self._changes += 1
-        if self._changes > len(self._shares) + 64:
+        if self._changes > 8 * len(self._shares) + 64:
             # Float sums drift; summing afresh once per pool's worth of changes keeps that O(1) each.
             self._changes = 0
             self._sums = _sum(self._shares.values())

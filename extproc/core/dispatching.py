@@ -154,7 +154,7 @@ class Dispatcher:
             candidates = self._books.pool.candidates(item.lane)
             band.reestimate(item, self._books.policies.estimator)
             pick = self._pick(item, candidates, closed, ceiling, now)
-            if pick is None and len(candidates):
+            if pick is None and self.revocations.config.enabled and len(candidates):
                 pick = self._evict_for(item, band, candidates, closed, ceiling, now, commands)
             if pick is not None:
                 self._dispatch(item, pick, now, commands)

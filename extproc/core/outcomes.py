@@ -8,6 +8,8 @@ from enum import Enum
 class Outcome(Enum):
     """The one final answer to "what became of it at the gateway"; the value is the metric label."""
 
+    __hash__ = object.__hash__  # members are compared by identity; Enum's own hash runs Python code
+
     DISPATCHED = "dispatched"
     REJECTED_CAPACITY = "rejected-capacity"
     """A queue limit was hit."""
@@ -25,6 +27,8 @@ class Outcome(Enum):
 
 class EndReason(Enum):
     """How the in-flight life of a dispatched request ended; the value is the metric label."""
+
+    __hash__ = object.__hash__
 
     COMPLETED = "completed"
     FAILED = "failed"

@@ -78,7 +78,7 @@ class PrefillPacing:
 
     def may_allow_any(self, request: Request, endpoints: int, now: float) -> bool:
         """False: none of all the open `endpoints` takes it; a cheap test before asking each."""
-        if len(self._closed) < endpoints or not self._paces(request):
+        if not self._paces(request) or len(self._closed) < endpoints:
             return True
         return min(self._closed.values()) <= now
 
@@ -88,7 +88,7 @@ class PrefillPacing:
         state = self._endpoints.get(endpoint)
         if state is None:
             state = self._endpoints[endpoint] = EndpointPrefills(self._config.prefill_tokens_per_s)
-        prefill = Prefill(request, endpoint, request.priority < self._config.sheddable_below)
+        prefill = Prefill(request, endpoint, self._paces(request))
         self._prefills[request.id] = prefill
         due = state.start(prefill, now)
         if prefill.is_sheddable:

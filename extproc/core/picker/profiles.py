@@ -74,6 +74,8 @@ class ProfilesPicker:
         return self._profiles[self._number(request)].explain(request, candidates)
 
     def _number(self, request: Request) -> int:
+        if len(self._profiles) == 1:
+            return 0
         for number, profile in enumerate(self._profiles):
             if profile.config.match.matches(request):
                 return number

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from extproc.bench.core_cost import Load, Shape, measure, measure_memory, shapes
 from extproc.cli.bench import bench
-from extproc.clock import SystemClock
+from extproc.clock import CpuClock
 
 
 @pytest.mark.parametrize("detector", ["requests", "tokens", "hybrid", "utilization", "capacity"])
@@ -33,7 +33,7 @@ def test_memory_per_queued_request_is_bounded() -> None:
 
 def test_a_cycle_does_not_grow_with_the_queue() -> None:
     """Measured side by side; the real factor is near 1.1 from 100 to 10,000."""
-    clock = SystemClock()
+    clock = CpuClock()
     small, large = (
         measure(Shape(queued=queued, flows=100, bands=8, endpoints=4), clock, repeats=20)
         for queued in (100, 10_000)
