@@ -54,8 +54,8 @@ def _hybrid(results: SuiteResults) -> str:
     rows = []
     for prefix, what in (
         ("", "limit of 100 requests (the default), cap 204,800"),
-        ("cap +5%:", "limit of 100, cap 5% higher"),
-        ("cap -5%:", "limit of 100, cap 5% lower"),
+        ("cap 194,560:", "limit of 100, cap 5% lower"),
+        ("cap 215,040:", "limit of 100, cap 5% higher"),
         ("requests 32:", "limit of 32 requests, cap 204,800"),
     ):
         for setting in (WAVE, STEADY):

@@ -160,10 +160,13 @@ HOLDBACK_TOKENS: tuple[Check, ...] = (
 HOLDBACK_HYBRID: tuple[Check, ...] = (
     *(
         ordering(
-            f"hybrid: holdback {level} makes bursts worse than eviction alone",
+            f"hybrid: holdback {level} makes bursts worse than eviction alone{where}",
             "it hurts",
-            below(p50_runs(BURSTS, "eviction"), p50_runs(BURSTS, f"holdback {level}")),
+            below(p50_runs(BURSTS, f"{prefix}eviction"), p50_runs(BURSTS, f"{prefix}holdback {level}")),
+            miss_reason="a threshold effect: the sign hangs on a few per cent of the token estimate, which "
+            "the seed does not state; with the estimate 5% over its share it holds in every repeat",
         )
+        for prefix, where in (("", ""), ("cap 194,560: ", ", estimate 5% over its share"))
         for level in ("0.9", "0.8")
     ),
     ordering(

@@ -19,6 +19,9 @@ SLOTS = 32
 TOKEN_CAP = 204_800
 """What the seed sets: 32 batch requests' worth of estimated tokens (4,900 + 1,500 each)."""
 
+TOKEN_CAP_LOW, TOKEN_CAP_HIGH = TOKEN_CAP * 95 // 100, TOKEN_CAP * 105 // 100
+"""The token estimate 5% over and under its share of the cap: 30 and 33 batch requests."""
+
 LONG_BURST_GAP_S = 20.0
 """1,440 interactive requests over 3 runs make 15 bursts of 32 a run: one every 10 to 20 s, not stated."""
 
@@ -145,12 +148,12 @@ HOLDBACK_HYBRID = Suite(
         ),
         *(
             arm
-            for prefix, cap in (("cap +5%:", TOKEN_CAP * 105 // 100), ("cap -5%:", TOKEN_CAP * 95 // 100))
+            for cap in (TOKEN_CAP_LOW, TOKEN_CAP_HIGH)
             for arm in holdback_arms(
                 tokens(cap, mode="hybrid", max_concurrency=100),
                 holdbacks=(0.9, 0.8),
                 counts_output=True,
-                prefix=prefix,
+                prefix=f"cap {cap:,}:",
             )
         ),
     ),
