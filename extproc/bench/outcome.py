@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from extproc.bench.suite import Cell
 from extproc.workload.record import RequestOutcome, RequestRecord
@@ -29,7 +30,7 @@ class TimelinePoint:
     evictions: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOutcome:
     """`preemptions` and `prompt_tokens_computed` are the engines' counts; `invalid` is empty for a good
     run.
@@ -51,7 +52,7 @@ class RunOutcome:
         """Records of sheddable classes."""
         return [record for record in self.records if record.priority < 0]
 
-    @property
+    @cached_property
     def batch_time_s(self) -> float:
         """First batch submission to last batch end; NaN without batch, infinite when some never finished."""
         batch = self.batch

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from extproc.bench.outcome import RunOutcome
-from extproc.bench.statistics import Interval, mean, paired_ratio_interval, percentile
+from extproc.bench.statistics import Interval, mean, paired_ratio_interval, percentile, percentile_of_sorted
 from extproc.bench.suite import Cell, Setting, Suite
 from extproc.workload.rng import random_stream
 
@@ -25,6 +25,8 @@ class SuiteResults:
         self.suite = suite
         self._runs: dict[Cell, dict[int, RunOutcome]] = defaultdict(dict)
         self._ratios: dict[tuple[object, ...], Interval] = {}
+        self._ttfts: dict[tuple[object, ...], list[float]] = {}
+        """Sorted; a report asks for the same ones again and again."""
         for run in runs:
             self._runs[run.cell][run.seed] = run
 
@@ -51,13 +53,8 @@ class SuiteResults:
     ) -> float:
         """The percentile of the window's TTFTs of all repeats together."""
         wanted = traffic_class or self.suite.measured
-        network_s = self.suite.latencies.network_s
         runs = self.runs(load, arm, setting)
-        pooled = [
-            value
-            for run in runs
-            for value in run.ttfts(wanted, window_s=self.suite.window_s, network_s=network_s)
-        ]
+        pooled = [value for run in runs for value in self._seen_ttfts(run, wanted)]
         return percentile(pooled, fraction)
 
     def ttft_per_run(
@@ -65,12 +62,17 @@ class SuiteResults:
     ) -> list[float]:
         """The percentile in each repeat."""
         wanted = traffic_class or self.suite.measured
-        network_s = self.suite.latencies.network_s
         runs = self.runs(load, arm, setting)
-        return [
-            percentile(run.ttfts(wanted, window_s=self.suite.window_s, network_s=network_s), fraction)
-            for run in runs
-        ]
+        return [percentile_of_sorted(self._seen_ttfts(run, wanted), fraction) for run in runs]
+
+    def _seen_ttfts(self, run: RunOutcome, wanted: str | Sequence[str]) -> list[float]:
+        """What the clients saw, their network included; sorted."""
+        key = (run.cell, run.seed, wanted)
+        if key not in self._ttfts:
+            network_s = self.suite.latencies.network_s
+            seen = run.ttfts(wanted, window_s=self.suite.window_s, network_s=network_s)
+            self._ttfts[key] = sorted(seen)
+        return self._ttfts[key]
 
     def ttft_ratio(
         self,
