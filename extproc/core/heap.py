@@ -16,7 +16,7 @@ T = TypeVar("T")
 Key = tuple[float, ...]
 """What entries are ordered by; the lowest comes first, ties keep the order of insertion."""
 
-_REBUILD_ABOVE = 64
+_REBUILD_ABOVE = 8
 
 
 class Entry(Generic[T]):
@@ -104,14 +104,18 @@ class RemovableHeap(Generic[T]):
         top = self.peek()
         if top is None or top.item is None:
             return
+        left = self._length - 1
         yield top.item
+        if not left:
+            return  # what remains is tombstones
         heap = self._heap
         frontier = [(heap[child][0], heap[child][1], child) for child in (1, 2) if child < len(heap)]
         heapq.heapify(frontier)
-        while frontier:
+        while frontier and left:
             _, _, index = heapq.heappop(frontier)
             item = heap[index][2].item
             if item is not None:
+                left -= 1
                 yield item
             for child in (2 * index + 1, 2 * index + 2):
                 if child < len(heap):

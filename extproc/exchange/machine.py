@@ -81,6 +81,25 @@ _NOT_SEEN = RequestSide(ExchangeConfig(), ev.LEAN, None)
 class Exchange:
     """The machine of one stream. `now` is monotonic seconds, always the caller's."""
 
+    __slots__ = (
+        "_config",
+        "_has_learnt",
+        "_messages",
+        "_request",
+        "_shared",
+        "_subset",
+        "_was_evicted",
+        "admission",
+        "hints",
+        "modes",
+        "refusal",
+        "request_class",
+        "request_id",
+        "response",
+        "state",
+        "trace",
+    )
+
     def __init__(self, request_id: RequestId, surroundings: Surroundings) -> None:
         self.request_id = request_id
         self.state = State.IDLE

@@ -27,6 +27,21 @@ _BUFFERING = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 class RequestSide:
     """What has arrived of a request, and which of its messages are still unanswered."""
 
+    __slots__ = (
+        "_chunks",
+        "_config",
+        "_declared_bytes",
+        "_ended_by_flag",
+        "_mode",
+        "_received_bytes",
+        "_removed",
+        "_response_mode",
+        "_sends_early",
+        "expects_no_body",
+        "is_routed",
+        "owed",
+    )
+
     def __init__(self, config: ExchangeConfig, modes: StreamModes, declared_bytes: int | None) -> None:
         self._config = config
         self._removed = (*names.STRIPPED_REQUEST_HEADERS, *config.strip_request_headers)

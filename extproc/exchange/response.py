@@ -24,6 +24,18 @@ REPORT_EVERY_TOKENS = 64
 class ResponseSide:
     """State of the response of a dispatched request."""
 
+    __slots__ = (
+        "_max_captured_bytes",
+        "_mode",
+        "_reported_tokens",
+        "_request_id",
+        "_sampler",
+        "has_ended",
+        "observer",
+        "restorer",
+        "status",
+    )
+
     def __init__(
         self, request_id: RequestId, mode: BodyMode, sampler: ObservationSampler, max_captured_bytes: int
     ) -> None:

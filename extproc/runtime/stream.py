@@ -59,6 +59,27 @@ class Call(Protocol):
 class Stream:
     """Runs one exchange. `run` returns when the stream is over; it must be awaited to its end."""
 
+    __slots__ = (
+        "_arrived_at",
+        "_call",
+        "_clock",
+        "_count_tokens",
+        "_counting",
+        "_driver",
+        "_guard",
+        "_has_modes",
+        "_is_answered",
+        "_is_taking",
+        "_is_writing",
+        "_journal",
+        "_keeper",
+        "_outbox",
+        "_queued_s",
+        "_task",
+        "_telemetry",
+        "exchange",
+    )
+
     def __init__(
         self,
         call: Call,
