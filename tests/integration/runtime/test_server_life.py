@@ -151,7 +151,7 @@ async def test_tls_is_read_again_and_mutual_tls_asks_for_a_client(tmp_path: Path
         key.write_bytes((tmp_path / f"{name}-server.key").read_bytes())
         return (tmp_path / f"{name}-ca.crt").read_bytes()
 
-    tls: dict[str, Any] = {"cert_file": str(cert), "key_file": str(key), "reload_interval_s": 0.01}
+    tls: dict[str, Any] = {"cert_file": str(cert), "key_file": str(key), "reload_interval_s": 1e-6}
     first = use("one")
     async with running(server={"tls": tls}) as app:
         alpn = await asyncio.to_thread(
