@@ -11,8 +11,8 @@ traffic has in flight now, bounded, and none once higher traffic has been absent
 
     ceiling = 1 - reserve / capacity
 
-Bursts that last less than a quarter of the time don't raise the reserve beyond one slot, so they don't cost
-the batch its slots: it is also bounded by c + 2 sqrt(c), where c is the count's 0.75 quantile.
+Bursts that last less than a quarter of the time reserve no slots, since the batch would pay for them all the
+time: the reserve is also bounded by c + 2 sqrt(c), where c is the count's 0.75 quantile.
 The reserve shrinks by the passing of time alone; `next_change` makes sure that somebody looks.
 """
 
@@ -30,6 +30,8 @@ from extproc.core.footprint import NO_FOOTPRINT, Footprint
 _LOOK_AGAIN_S = 0.25
 _MEAN_WEIGHT = 0.1
 _COMMON_QUANTILE = 0.75
+_PAST_WEIGHT = 0.1
+"""What the idle time before the first observation counts, as a part of `memory_s`."""
 _RESCALE_AT = 1e100
 
 
@@ -66,7 +68,7 @@ class CountHistory:
         self._origin = now
         self._updated_at = now
         self._count = 0
-        self._weights: dict[int, float] = {0: 1.0}
+        self._weights: dict[int, float] = {0: _PAST_WEIGHT}
 
     def set(self, count: int, now: float) -> None:
         self._account(now)
@@ -80,7 +82,7 @@ class CountHistory:
             below += self._weights[count]
             if below >= threshold:
                 return count
-        return self._count
+        return max(self._weights)  # the sum fell short of the whole by rounding
 
     def mean(self, now: float) -> float:
         self._account(now)
@@ -217,10 +219,10 @@ class AdaptiveHoldback:
         )
 
     def _most_slots(self, capacity: Footprint, history: CountHistory, now: float) -> int:
-        """No more than a part of the capacity, nor than steady traffic can explain; at least one."""
+        """No more than a part of the capacity (at least one), nor than steady traffic can explain."""
         common = history.quantile(_COMMON_QUANTILE, now)
         by_capacity = math.floor(self._config.max_slot_fraction * capacity.requests + TOLERANCE)
-        return max(1, min(by_capacity, math.floor(common + 2 * math.sqrt(common))))
+        return min(max(1, by_capacity), math.floor(common + 2 * math.sqrt(common)))
 
     def _does_kv_bind(self, now: float) -> bool:
         resources = self._resources(now)
