@@ -42,6 +42,7 @@ from extproc.runtime.replicas.status import GroupMember
 from extproc.runtime.replicas.view import read_group, show_group, why_credits_bind
 from extproc.runtime.service import ProcessorService, bind, build_server
 from extproc.runtime.snapshot import ProcessFacts, build_snapshot
+from extproc.runtime.stale_watch import watch_staleness
 from extproc.runtime.telemetry import Telemetry
 from extproc.runtime.token_counter import TokenCounter, build_token_counter
 from extproc.tasks import TaskKeeper
@@ -164,6 +165,8 @@ class Application:
             self.keeper.spawn(self._reloader.watch(), name="watch-config")
         lag = self.meters.histogram("extproc_event_loop_lag_seconds")
         self.keeper.spawn(measure_lag(self.clock, lag.observe), name="measure-lag")
+        stale = watch_staleness(self.clock, lambda: self.config.flow_control, self._stale_endpoints)
+        self.keeper.spawn(stale, name="watch-staleness")
         gc.collect()
         gc.freeze()
         gc.set_threshold(_COLLECT_EVERY, 20, 50)
@@ -171,6 +174,10 @@ class Application:
         if self.group is not None:
             self.keeper.spawn(self.group.run(), name="replica-group")
         self._settle_ready()
+
+    def _stale_endpoints(self) -> tuple[int, int]:
+        statistics = self.driver.statistics()
+        return statistics.stale_endpoints, sum(endpoint.is_open for endpoint in statistics.endpoints)
 
     def _settle_ready(self) -> None:
         may_serve = self.group is None or self.group.is_ready
