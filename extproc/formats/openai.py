@@ -226,10 +226,12 @@ def _prompt_parts(kind: ApiKind, raw: _Body) -> tuple[Raw, ...]:
 
 
 def _is_null(raw: Raw) -> bool:
-    return bytes(raw) in (b"", b"null")
+    return raw is _ABSENT or bytes(raw) in (b"", b"null")
 
 
 def _text(raw: Raw) -> str | None:
+    if raw is _ABSENT:
+        return None  # most fields are: an exception for each would cost more than all the parsing
     try:
         return _decode_str(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -237,6 +239,8 @@ def _text(raw: Raw) -> str | None:
 
 
 def _integer(raw: Raw) -> int | None:
+    if raw is _ABSENT:
+        return None
     try:
         return _decode_int(raw)
     except msgspec.MsgspecError:

@@ -27,6 +27,8 @@ class PromptSize(NamedTuple):
 
     def __add__(self, other: object) -> PromptSize:
         assert isinstance(other, PromptSize)
+        if other is EMPTY:
+            return self
         return PromptSize(
             self.text_bytes + other.text_bytes,
             self.text_parts + other.text_parts,

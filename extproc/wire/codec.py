@@ -62,13 +62,15 @@ def read_event(message: pb.ProcessingRequest) -> ExchangeEvent | None:
         case "request_headers":
             headers = message.request_headers
             found = read_headers(headers.headers.headers, names.READ_REQUEST_HEADERS)
-            return ev.RequestHeaders(found, headers.end_of_stream, _subset(message))
+            subset = _subset(message) if message.HasField("metadata_context") else None
+            return ev.RequestHeaders(found, headers.end_of_stream, subset)
         case "request_body":
             return ev.RequestBody(message.request_body.body, message.request_body.end_of_stream)
         case "response_headers":
             headers = message.response_headers
             found = read_headers(headers.headers.headers, names.READ_RESPONSE_HEADERS)
-            return ev.ResponseHeaders(found, headers.end_of_stream, _served_by(message))
+            served_by = _served_by(message) if message.HasField("metadata_context") else None
+            return ev.ResponseHeaders(found, headers.end_of_stream, served_by)
         case "response_body":
             return ev.ResponseBody(message.response_body.body, message.response_body.end_of_stream)
         case "request_trailers":
@@ -90,8 +92,6 @@ def read_headers(headers: Iterable[pb.HeaderValue], wanted: frozenset[str]) -> d
 
 def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
     """The proxy's list of addresses to choose from: comma-separated text or a list; None without the hint."""
-    if not message.HasField("metadata_context"):
-        return None
     metadata = message.metadata_context.filter_metadata
     if names.SUBSET_NAMESPACE not in metadata:
         return None
@@ -104,8 +104,6 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
 
 
 def _served_by(message: pb.ProcessingRequest) -> str | None:
-    if not message.HasField("metadata_context"):
-        return None
     metadata = message.metadata_context.filter_metadata
     if names.DESTINATION_NAMESPACE not in metadata:
         return None
