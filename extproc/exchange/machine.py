@@ -322,7 +322,9 @@ class Exchange:
         if self.response is not None:
             return self._settle(self.response.on_headers(event, now))
         if self.state in WAITING or self.state is State.COLLECTING:
-            return [*self.close(), PROCEED[Phase.RESPONSE_HEADERS]]  # Envoy answered by itself
+            settled = self.close()  # Envoy answers by itself: its answer passes
+            self.state = State.BYPASSED
+            return [*settled, PROCEED[Phase.RESPONSE_HEADERS]]
         return [PROCEED[Phase.RESPONSE_HEADERS]]
 
     def _on_response_body(self, event: ev.ResponseBody, now: float) -> list[ExchangeCommand]:

@@ -137,7 +137,8 @@ class RequestSide:
         headers: tuple[tuple[str, str], ...],
         body: bytes | None,
     ) -> Proceed:
-        is_held = self._mode in _BUFFERING and self.expects_no_body
+        modes = (self._mode, self._response_mode)
+        is_held = self.expects_no_body and any(mode in _BUFFERING for mode in modes)
         return Proceed(
             phase,
             destination=destination,
@@ -146,7 +147,7 @@ class RequestSide:
             body=body,
             clear_route_cache=self._config.clear_route_cache,
             request_body_override=BodyMode.NONE if is_held else None,
-            response_body_override=self._response_mode if is_held else None,
+            response_body_override=BodyMode.NONE if is_held else None,
         )
 
 

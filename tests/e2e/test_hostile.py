@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from extproc.stack.envoy import ProcessingMode
 from tests.support.gateway import Gateway, chat, wait_until
 from tests.support.h2_client import H2Client
 
@@ -77,6 +79,24 @@ async def test_a_body_above_the_limit_gets_413(tmp_path: Path) -> None:
         for body, headers in ((big, JSON), (big, {**JSON, "content-length": str(len(big))}), (huge, JSON)):
             assert (await http2.send(CHAT, body, headers).wait()).status == 413
         http2.close()
+
+
+async def test_envoys_own_refusal_reaches_the_client_in_duplex_responses(tmp_path: Path) -> None:
+    """Its 413 passes through the response phase too; a body that we kept would leave the client waiting."""
+
+    def duplex_responses(bootstrap: dict[str, Any]) -> None:
+        manager = bootstrap["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+        for http_filter in manager["typed_config"]["http_filters"]:
+            if http_filter["name"].endswith("ext_proc"):
+                http_filter["typed_config"]["processing_mode"]["response_body_mode"] = "FULL_DUPLEX_STREAMED"
+
+    gateway = Gateway(tmp_path, buffer_limit_bytes=1 << 20)
+    gateway.edit_bootstrap = duplex_responses
+    async with gateway:
+        client = await H2Client.connect(gateway.port)
+        answer = await client.send(CHAT, b"x" * (3 << 20), JSON).wait(10)
+        assert answer.status == 413
+        client.close()
 
 
 async def test_compressed_bodies_are_refused_or_passed(tmp_path: Path) -> None:
@@ -252,11 +272,12 @@ async def test_field_bug_038_the_route_is_chosen_again_when_asked_for(clears: bo
         assert len(gateway.model.seen) == (1 if clears else 0)
 
 
-async def test_websockets_pass(tmp_path: Path) -> None:
-    import aiohttp
-
+@pytest.mark.parametrize(
+    "mode", [mode for mode in ProcessingMode if mode is not ProcessingMode.OBSERVABILITY]
+)
+async def test_websockets_pass(mode: ProcessingMode, tmp_path: Path) -> None:
     async with (
-        Gateway(tmp_path) as gateway,
+        Gateway(tmp_path, mode=mode) as gateway,
         aiohttp.ClientSession() as session,
         session.ws_connect(f"{gateway.url}/v1/realtime", timeout=aiohttp.ClientWSTimeout(ws_close=5)) as ws,
     ):

@@ -5,6 +5,7 @@ looked at.
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import json
 import time
@@ -141,7 +142,7 @@ class Gateway:
         return load_text(json.dumps(config), Config, source="test")
 
     def _start_envoy(self) -> None:
-        bootstrap = render(self._settings)
+        bootstrap = copy.deepcopy(render(self._settings))  # edits must not reach the next test
         self.edit_bootstrap(bootstrap)
         path, address = self._directory / "envoy.json", self._directory / "envoy-admin"
         path.write_text(json.dumps(bootstrap))

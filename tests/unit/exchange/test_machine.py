@@ -379,3 +379,45 @@ def test_a_proxy_that_breaks_the_protocol_is_told() -> None:
             talk.receive(event)
         with pytest.raises(PeerProtocolError):
             talk.receive(events[-1])
+
+
+@pytest.mark.parametrize("is_queued", [False, True])
+def test_an_answer_of_envoys_own_passes_whole(is_queued: bool) -> None:
+    """It gave up on the request (too large, timed out): what we hold is given back, its body must
+    not be held.
+    """
+    talk = Conversation(UNOBSERVED, response_body=BodyMode.FULL_DUPLEX_STREAMED)
+    talk.headers()
+    if is_queued:
+        talk.body()
+    commands = talk.response(413)
+    assert (Notify(RequestCancelled(RequestId(7))) in commands) == is_queued
+    assert commands[-1] == Proceed(Phase.RESPONSE_HEADERS)
+    assert talk.chunk(b"Payload Too Large", is_end=True) == [
+        EchoBody(Phase.RESPONSE_BODY, b"Payload Too Large", True)
+    ]
+    assert talk.dispatch() == []
+    assert talk.exchange.close() == []
+
+
+@pytest.mark.parametrize(
+    ("request_mode", "response_mode", "is_lifted"),
+    [
+        (BodyMode.BUFFERED, BodyMode.NONE, True),
+        (BodyMode.BUFFERED_PARTIAL, BodyMode.STREAMED, True),
+        (BodyMode.STREAMED, BodyMode.BUFFERED, True),
+        (BodyMode.STREAMED, BodyMode.STREAMED, False),
+        (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED, False),
+    ],
+)
+def test_an_upgrade_is_never_buffered(
+    request_mode: BodyMode, response_mode: BodyMode, is_lifted: bool
+) -> None:
+    """What never ends can't be waited for: the buffering modes are lifted for this stream."""
+    talk = Conversation(UNOBSERVED, request_mode, response_mode)
+    headers = {":path": "/v1/realtime", ":method": "GET", "upgrade": "websocket"}
+    assert PickUnqueued(None) in talk.receive(ev.RequestHeaders(headers, False))
+    (routed,) = talk.exchange.route_unqueued(ADDRESS)
+    assert isinstance(routed, Proceed)
+    lifted = BodyMode.NONE if is_lifted else None
+    assert (routed.request_body_override, routed.response_body_override) == (lifted, lifted)
