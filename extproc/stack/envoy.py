@@ -6,6 +6,7 @@ result is plain data; `checked` passes it through Envoy's own typed messages. It
 
 from __future__ import annotations
 
+import copy
 import importlib
 import ipaddress
 from collections.abc import Mapping, Sequence
@@ -249,7 +250,7 @@ def _ext_proc_filter(settings: EnvoySettings) -> Node:
             "forwarding_namespaces": {"untyped": [METADATA_NAMESPACE]},
             "receiving_namespaces": {"untyped": [METADATA_NAMESPACE]},
         },
-        **_FILTER_BY_MODE[settings.mode],
+        **copy.deepcopy(_FILTER_BY_MODE[settings.mode]),
     )
 
 

@@ -31,7 +31,8 @@ def test_a_shipped_scenario_runs_to_its_end(name: str) -> None:
     assert isinstance(classes, dict)
     for figures in classes.values():
         assert figures["unfinished"] == 0
-        assert figures["redone_tokens"] == 0
+        # Only a client that restarts instead of resuming may generate anything twice.
+        assert figures["redone_tokens"] == 0 or name == "question-no-resume"
     assert data["preemptions"] == 0
 
 
