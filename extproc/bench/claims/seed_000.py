@@ -227,7 +227,14 @@ HOLDBACK_14B: tuple[Check, ...] = (
         miss_reason=_NO_TARGET,
     ),
     *(
-        absolute(f"TTFT p95, {arm}, s", 0.92, p95("1/s", arm), is_calibration=arm == "eviction")
+        absolute(
+            f"TTFT p95, {arm}, s",
+            0.92,
+            p95("1/s", arm),
+            is_calibration=arm == "eviction",
+            miss_reason="with equal output lengths the batch runs in waves of prompts; with varied lengths "
+            "the figure is lower, and the seed states neither its lengths nor when interactive traffic began",
+        )
         for arm in ("eviction", "holdback 0.9", "holdback 0.8")
     ),
     ordering(

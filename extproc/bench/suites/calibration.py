@@ -74,7 +74,7 @@ ADMISSION_LIMITS = Suite(
     section="configuration",
     hardware=HARDWARE,
     loads=(
-        _closed_load("two tiers", closed("premium", 48, priority=10), closed("standard", 144)),
+        _closed_load("two tiers", closed("premium", 24, priority=10), closed("standard", 168)),
         _closed_load("mixed sizes", *_SIZES),
     ),
     arms=(
