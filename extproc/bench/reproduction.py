@@ -21,13 +21,17 @@ production over a modelled engine; `extproc bench report reports` shows the same
 
 How to read it:
 
-- *Calibration* rows were used to fit the hardware coefficients (one file per hardware under
-`config/hardware/`, the fit and its residuals are written in it); agreement there is a fit, everything else
-is a prediction. No coefficient and no setting is tuned per suite. - An ordering holds when it holds in
-every repeat; an absolute figure within 25% where the seed fixes the workload, else within the band given.
-Seed 002 names neither its model nor its request sizes nor its rates, so most of its figures have a band of
-a factor of three. - *wave*: equal output lengths, all batch work submitted at once, interactive traffic
-from the start. *steady*: lengths vary by 0.5 to 1.5 and interactive traffic starts after a warm-up.
+| word | meaning |
+|---|---|
+| *(calibration)* | the hardware file was fitted on it: agreement is a fit; all else is prediction |
+| holds, ordering | in every repeat |
+| holds, figure | within 25% where the seed fixes the workload, else within the band given |
+| wave | equal output lengths, all batch work submitted at once, interactive traffic from the start |
+| steady | lengths vary by 0.5 to 1.5, interactive traffic starts after a warm-up |
+
+One coefficient file per hardware (`config/hardware/`, with its fit and residuals), nothing tuned per suite.
+Seed 002 names neither its model nor its request sizes nor its rates: most of its figures have a band of a
+factor of three.
 """
 
 

@@ -56,7 +56,9 @@ def evaluate_targets(results: SuiteResults) -> list[TargetRow]:
 def _ttft_rows(results: SuiteResults, load: Load, setting: Setting) -> list[TargetRow]:
     yardstick = FLOOR_ALONE if load.exceeds_slots else FLOOR_SHARED
     limit = OVER_FLOOR_ALONE if load.exceeds_slots else OVER_FLOOR_SHARED
-    rows = []
+    rows: list[TargetRow] = []
+    if not results.runs(load.name, yardstick, setting):
+        return rows
     for name in results.suite.interactive or results.suite.measured:
         for fraction in (0.50, 0.95):
             ratio = results.ttft_ratio(load.name, BEST, yardstick, setting, fraction, name)

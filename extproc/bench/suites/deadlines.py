@@ -25,9 +25,15 @@ def _jobs(setting: Setting) -> tuple[TrafficClass, ...]:
     """Three jobs of 64 requests, submitted at once, the most urgent first (the processor's order)."""
     return tuple(
         batch(
-            setting, requests=64, prompt=64, output=1500, name=f"job-{deadline_s:g}s", deadline_s=deadline_s
+            setting,
+            requests=64,
+            prompt=64,
+            output=1500,
+            name=f"job-{deadline_s:g}s",
+            deadline_s=deadline_s,
+            start_s=0.5 + 0.1 * place,
         )
-        for deadline_s in JOB_DEADLINES_S
+        for place, deadline_s in enumerate(JOB_DEADLINES_S)
     )
 
 
