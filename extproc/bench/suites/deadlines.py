@@ -67,6 +67,10 @@ BATCH_DEADLINES = Suite(
     hardware="h200-qwen2.5-1.5b",
     engine={"max_num_seqs": SLOTS},
     latencies=Latencies(network_s=(0.06, 0.11)),
+    target_reasons={
+        "evictions over eviction": "interactive traffic begins half a second after the batch, so the reserve "
+        "is learnt while the first second's arrivals evict already",
+    },
     loads=(_load(1.0), _load(2.0), _load(4.0)),
     arms=(
         Arm(name="none", flow_control=seed_flow_control(requests(SLOTS), evicts=False)),
