@@ -168,7 +168,8 @@ def _grant(
     *,
     is_urgent: bool,
 ) -> Grant:
-    credits = dict(zip(table.addresses, map(Credits._make, row.tolist()), strict=True))
+    slots, tokens = row[:, SLOTS].tolist(), row[:, TOKENS].tolist()
+    credits = dict(zip(table.addresses, map(Credits, slots, tokens), strict=True))
     mine = tuple(reclaim for reclaim in reclaims if reclaim.replica == replica)
     return Grant(
         sequence=last.sequence + 1,
