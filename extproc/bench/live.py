@@ -59,19 +59,20 @@ def _stack(suite: Suite, arm: Arm, classes: tuple[TrafficClass, ...], speed: flo
             "flow_control": dump(arm.flow_control),
             "requests": {"priority": {"objectives": _objectives(classes)}},
         }
-    emulator = _emulator(engine_config(suite, arm), suite.hardware, speed)
+    emulator = _emulator(engine_config(suite, arm), suite, speed)
     return LocalStack(config, emulators=[emulator] * (arm.endpoints or suite.endpoints))
 
 
-def _emulator(engine: EngineConfig, hardware: str, speed: float) -> list[str]:
+def _emulator(engine: EngineConfig, suite: Suite, speed: float) -> list[str]:
     cache = "--prefix-caching" if engine.has_prefix_cache else "--no-prefix-caching"
     return [
-        "--hardware", hardware,
+        "--hardware", suite.hardware,
         "--model", LOCAL_MODEL,
         "--max-num-seqs", str(engine.max_num_seqs),
         "--max-num-batched-tokens", str(engine.max_num_batched_tokens),
         "--num-gpu-blocks", str(engine.kv_blocks),
         "--speed", str(speed),
+        "--front-end-delay", str(suite.latencies.front_end_s),
         cache,
     ]  # fmt: skip
 

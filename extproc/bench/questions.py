@@ -18,6 +18,8 @@ from extproc.bench.claims.readers import (
     p50,
     redone,
 )
+from extproc.bench.idle_reuse.measured import measured_figures
+from extproc.bench.idle_reuse.prose import one_503
 from extproc.bench.report import figure
 from extproc.bench.results import SuiteResults
 from extproc.bench.suite import Setting
@@ -141,20 +143,7 @@ def _refusal(results: SuiteResults) -> str:
     runs = [run for cell in results.cells() for run in results.runs(cell.load, cell.arm, cell.setting)]
     sent = sum(sum(record.priority >= 0 for record in run.records) for run in runs)
     refused = sum(run.rejected(("interactive",)) for run in runs)
-    return (
-        f"In virtual time {refused} of {sent:,} interactive requests of this suite were refused (tokens "
-        f"mode, all "
-        "loads and arms). Flow control itself has one way to a 503: a pool without endpoints. A queue limit "
-        "is a 429 "
-        "and there is none here. So the seed's single 503 came from outside the policies that are modelled: "
-        "the "
-        "endpoint missing from the pool for a moment (the peer answers 503 at once when its candidate list "
-        "is "
-        "empty), or the connection to vLLM that Envoy reused just as the server closed it after an idle gap "
-        "between bursts. Which of the two it was the report does not let anyone decide. Here a request that "
-        "finds no endpoint waits for one (`no_endpoint_ttl_s`), and Envoy's upstream idle timeout is below "
-        "vLLM's, with a retry for requests whose connection broke before any answer."
-    )
+    return one_503(measured_figures(), refused=refused, sent=sent)
 
 
 def _gap(results: SuiteResults) -> str:

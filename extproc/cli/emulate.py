@@ -53,6 +53,22 @@ _LIMITS = {
 @click.option("--prefix-caching/--no-prefix-caching", default=None, help="Reuse cached prompt blocks.")
 @click.option("--speed", default=1.0, show_default=True, help="Modelled seconds that pass in a real one.")
 @click.option(
+    "--front-end-delay",
+    "front_end_s",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Modelled seconds in the API server before the engine sees a request.",
+)
+@click.option(
+    "--keep-alive",
+    "keep_alive_s",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Real seconds after which an unused connection is closed.",
+)
+@click.option(
     "--mean-output-tokens", default=512, show_default=True, help="Where nothing else ends an answer."
 )
 @click.option("--temperature", default=0.0, show_default=True, help="Of requests that give none.")
@@ -64,6 +80,8 @@ def emulate(
     model: str,
     hardware: str | None,
     speed: float,
+    front_end_s: float,
+    keep_alive_s: float,
     mean_output_tokens: int,
     temperature: float,
     faults: tuple[str, ...],
@@ -88,7 +106,7 @@ def emulate(
     plan = FaultPlan()
     for text in faults:
         plan.add(parse_fault(text))
-    uvloop.run(_serve(host, port, config, served, plan, speed, seed))
+    uvloop.run(_serve(host, port, config, served, plan, speed, seed, keep_alive_s, front_end_s))
 
 
 def engine_config(hardware: str | None, limits: Mapping[str, int | str | bool | None]) -> EngineConfig:
@@ -114,6 +132,8 @@ async def _serve(
     faults: FaultPlan,
     speed: float,
     seed: int,
+    keep_alive_s: float,
+    front_end_s: float,
 ) -> None:
     clock = SystemClock()
     stop = asyncio.Event()
@@ -124,8 +144,14 @@ async def _serve(
         stop.set()
 
     engine = EngineLoop(ServerModel(config, max_stretch_steps=1), clock, speed=speed)
-    app = EmulatorApp(engine, served, clock, random.Random(seed), faults)
-    runner = web.AppRunner(app.build(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    app = EmulatorApp(engine, served, clock, random.Random(seed), faults, front_end_s / speed)
+    runner = web.AppRunner(
+        app.build(),
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=1.0,
+        keepalive_timeout=keep_alive_s,
+    )
     await runner.setup()
     site = web.TCPSite(runner, host, port, backlog=1024)
     try:

@@ -88,6 +88,14 @@ class HostPort(click.ParamType[tuple[str, int]]):
     help="Longest silence of a request; 0 never cuts.",
 )
 @click.option(
+    "--upstream-idle-timeout",
+    type=click.FloatRange(0.1),
+    default=DEFAULTS.upstream_idle_timeout_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="Closes unused connections to servers; must be below the servers' own keep-alive (vLLM: 5 s).",
+)
+@click.option(
     "--buffer-limit",
     type=click.IntRange(1),
     default=DEFAULTS.buffer_limit_bytes,
@@ -104,6 +112,7 @@ def command(
     mode: str,
     message_timeout: float,
     idle_timeout: float,
+    upstream_idle_timeout: float,
     buffer_limit: int,
     as_json: bool,
 ) -> None:
@@ -123,6 +132,7 @@ def command(
         mode=ProcessingMode(mode),
         message_timeout_s=message_timeout,
         idle_timeout_s=idle_timeout,
+        upstream_idle_timeout_s=upstream_idle_timeout,
         buffer_limit_bytes=buffer_limit,
     )
     bootstrap = checked(render(settings))

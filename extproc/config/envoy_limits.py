@@ -17,6 +17,8 @@ _EXT_PROC = "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"
 _MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _MIB = 1 << 20
+_ENGINE_KEEP_ALIVE_S = 5.0
+"""Of uvicorn, in which vLLM's API server runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +126,7 @@ class _Reader:
         cluster = self._cluster(str(route.get("cluster")))
         if cluster is not None:
             self._breakers(*cluster)
+            self._upstream_idle(*cluster)
 
     def _processor_cluster(self, name: str) -> None:
         found = self._cluster(name)
@@ -142,10 +145,23 @@ class _Reader:
                 "Envoy drops the connection to extproc, and with it every request",
             )
 
-    def _http2(self, cluster: dict[str, Data]) -> dict[str, Data] | None:
+    def _upstream_idle(self, path: Path, cluster: dict[str, Data]) -> None:
+        options = self._http_options(cluster).get("common_http_protocol_options", {})
+        idle_s = _seconds(options.get("idle_timeout") if isinstance(options, dict) else None, 3600.0)
+        if not 0 < idle_s < _ENGINE_KEEP_ALIVE_S:
+            self._add(
+                (*path, "common_http_protocol_options", "idle_timeout"),
+                f"{idle_s:g} s (default 1 h), but vLLM closes unused connections after "
+                f"{_ENGINE_KEEP_ALIVE_S:g} s: a request that meets the closing gets 503; use 4s",
+            )
+
+    def _http_options(self, cluster: dict[str, Data]) -> dict[str, Data]:
         options = cluster.get("typed_extension_protocol_options")
         typed = options.get(_HTTP_OPTIONS) if isinstance(options, dict) else None
-        explicit = typed.get("explicit_http_config") if isinstance(typed, dict) else None
+        return typed if isinstance(typed, dict) else {}
+
+    def _http2(self, cluster: dict[str, Data]) -> dict[str, Data] | None:
+        explicit = self._http_options(cluster).get("explicit_http_config")
         for holder in (explicit, cluster):
             if isinstance(holder, dict) and "http2_protocol_options" in holder:
                 found = holder["http2_protocol_options"]

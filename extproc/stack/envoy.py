@@ -132,6 +132,10 @@ class EnvoySettings:
     """False leaves the filter out and spreads requests over `endpoints`."""
     message_timeout_s: float = 3600.0
     idle_timeout_s: float = 3600.0
+    upstream_idle_timeout_s: float = 4.0
+    """Below the servers' own keep-alive (vLLM: 5 s), so that no request meets a connection being closed."""
+    upstream_retry_on: str = ""
+    """Envoy's `retry_on` for one more attempt at the same server; `reset` may run a request twice."""
     delayed_close_timeout_s: float = 0.01
     buffer_limit_bytes: int = 32 << 20
     extproc_stream_window_bytes: int = 16 << 20
@@ -262,6 +266,8 @@ def _routes(settings: EnvoySettings) -> Node:
             "retry_on": "connect-failure,reset-before-request",
             "num_retries": MAX_FALLBACKS,
         }
+    if settings.upstream_retry_on:
+        route["retry_policy"] = {"retry_on": settings.upstream_retry_on, "num_retries": 1}
     return {
         "name": "ingress",
         "virtual_hosts": [
@@ -339,7 +345,7 @@ def _models_cluster(settings: EnvoySettings) -> Node:
         "name": "models",
         "connect_timeout": "5s",
         "typed_extension_protocol_options": _http_options(
-            common_http_protocol_options={"idle_timeout": "4s"},
+            common_http_protocol_options={"idle_timeout": _duration(settings.upstream_idle_timeout_s)},
             explicit_http_config={"http_protocol_options": {}},
         ),
         "per_connection_buffer_limit_bytes": settings.buffer_limit_bytes,

@@ -26,11 +26,22 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class EmulatorApp:
-    """Builds the aiohttp application; `rng` feeds response ids, unseeded sampling and fault draws."""
+    """Builds the aiohttp application; `rng` feeds response ids, unseeded sampling and fault draws.
+
+    `front_end_s` (real seconds) passes before the engine sees a request: a real API server's parsing,
+    template and tokenizer, which made-up tokens do not need.
+    """
 
     def __init__(
-        self, loop: EngineLoop, served: ServedModel, clock: Clock, rng: random.Random, faults: FaultPlan
+        self,
+        loop: EngineLoop,
+        served: ServedModel,
+        clock: Clock,
+        rng: random.Random,
+        faults: FaultPlan,
+        front_end_s: float = 0.0,
     ) -> None:
+        self._front_end_s = front_end_s
         self._loop = loop
         self._served = served
         self._clock = clock
@@ -91,8 +102,9 @@ class EmulatorApp:
         if error is not None:
             raise ApiError(int(error["status"]), "injected by a fault", kind="InternalServerError")
         late = self._faults.get("slow-headers", now)
-        if late is not None:
-            await self._clock.sleep_until(now + late["seconds"])
+        begins_at = now + self._front_end_s + (0.0 if late is None else late["seconds"])
+        if begins_at > now:
+            await self._clock.sleep_until(begins_at)
         priority = _header_priority(http)
         if priority is not None:
             generation = dataclasses.replace(generation, priority=priority)

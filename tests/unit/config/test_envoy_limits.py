@@ -42,6 +42,8 @@ def test_the_shipped_file_fits() -> None:
         ("per_connection_buffer_limit_bytes: 33554432", "name: x", "listeners[0]"),
         ("max_outbound_control_frames: 100000", "max_outbound_frames: 9", "clusters[0]"),
         ("  http2_protocol_options:  #", "  http_protocol_options:  #", "clusters[0]"),
+        ("{idle_timeout: 4s}", "{idle_timeout: 60s}", "common_http_protocol_options.idle_timeout"),
+        ("{idle_timeout: 4s}", "{max_connection_duration: 60s}", "common_http_protocol_options.idle_timeout"),
         ("cluster_name: extproc}", "cluster_name: other}", "static_resources.clusters"),
     ],
 )
