@@ -18,6 +18,7 @@ from extproc.bench.outcome import RunOutcome
 from extproc.bench.prompts import PromptFactory, PromptStyle
 from extproc.bench.store import fingerprint
 from extproc.bench.suite import Arm, Cell, Suite
+from extproc.bench.target import Target
 from extproc.bench.virtual import arm_classes, engine_config
 from extproc.clock import SystemClock
 from extproc.config.loader import dump
@@ -34,15 +35,16 @@ def run_local(suite: Suite, cell: Cell, seed: int, *, speed: float) -> RunOutcom
     arm = suite.arm(cell.arm)
     classes = _classes(suite, cell)
     with _stack(suite, arm, classes, speed) as stack:
-        result = _drive(stack.url, classes, suite, cell, seed, speed=speed, model=LOCAL_MODEL)
+        target = Target(url=stack.url, model=LOCAL_MODEL)
+        result = _drive(target, classes, suite, cell, seed, speed=speed)
         stack.check()
     return _outcome(cell, seed, result)
 
 
-def run_against(suite: Suite, cell: Cell, seed: int, *, url: str, model: str) -> RunOutcome:
+def run_against(suite: Suite, cell: Cell, seed: int, target: Target) -> RunOutcome:
     """Drive the cell's load against a gateway that runs already, at real speed."""
     classes = _classes(suite, cell)
-    return _outcome(cell, seed, _drive(url, classes, suite, cell, seed, speed=1.0, model=model))
+    return _outcome(cell, seed, _drive(target, classes, suite, cell, seed, speed=1.0))
 
 
 def _classes(suite: Suite, cell: Cell) -> tuple[TrafficClass, ...]:
@@ -83,18 +85,17 @@ def _objectives(classes: tuple[TrafficClass, ...]) -> Mapping[str, int]:
 
 
 def _drive(
-    url: str,
+    target: Target,
     classes: tuple[TrafficClass, ...],
     suite: Suite,
     cell: Cell,
     seed: int,
     *,
     speed: float,
-    model: str,
 ) -> LoadResult:
     clock = SystemClock()
     options = LoadOptions(
-        base_url=url,
+        base_url=target.url,
         speedup=speed,
         horizon_s=suite.load(cell.load).horizon_s,
         stall_timeout_s=None,
@@ -102,7 +103,13 @@ def _drive(
         objectives={each.name: each.name for each in classes},
     )
     salt = fingerprint(cell, seed, clock.wall_time())  # vLLM refuses salts with @ or a slash
-    prompts = PromptFactory(model=model, style=PromptStyle.TOKEN_IDS, seed=seed, run_salt=salt)
+    prompts = PromptFactory(
+        model=target.model,
+        style=PromptStyle.TOKEN_IDS,
+        seed=seed,
+        run_salt=salt,
+        token_ids=target.token_ids,
+    )
     load = LoadGenerator(options, prompts, clock, classes=classes, seed=seed)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(load.run())

@@ -14,8 +14,9 @@ from extproc.workload.rng import random_stream
 from extproc.workload.traffic import PlannedRequest
 
 _POOL_TOKENS = 65_536
-_LOWEST_ID = 1_000  # below lie the special and single-byte tokens of the usual vocabularies
-_HIGHEST_ID = 15_000  # every usual vocabulary, and the emulated one, is larger
+USUAL_TOKEN_IDS = (1_000, 15_000)
+"""Below lie the special and single-byte tokens of the usual vocabularies; all of them, and the emulated one,
+are larger."""
 _WORDS = ("tide", "slate", "harbor", "amber", "quill", "ridge", "lumen", "orchard", "cobalt", "fern")
 
 
@@ -36,15 +37,27 @@ class PromptStyle(Enum):
 
 
 class PromptFactory:
-    """Makes bodies for one run; `run_salt` keeps runs with equal seeds apart in the engine's prefix cache."""
+    """Makes bodies for one run; `run_salt` keeps runs with equal seeds apart in the engine's prefix cache.
 
-    def __init__(self, *, model: str, style: PromptStyle, seed: int, run_salt: str) -> None:
+    Prompts as token ids are drawn from `token_ids` (first, end).
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        style: PromptStyle,
+        seed: int,
+        run_salt: str,
+        token_ids: tuple[int, int] = USUAL_TOKEN_IDS,
+    ) -> None:
         self.style = style
+        self._token_ids = token_ids
         self._model = model
         self._seed = seed
         self._run_salt = run_salt
         pool = random_stream(seed, "prompts/pool")
-        self._pool = [pool.randrange(_LOWEST_ID, _HIGHEST_ID) for _ in range(_POOL_TOKENS)]
+        self._pool = [pool.randrange(*token_ids) for _ in range(_POOL_TOKENS)]
 
     def prompt_ids(self, row: PlannedRequest) -> list[int]:
         """Exactly `row.prompt_tokens` ids: the shared prefix of its group, then what is its own."""
@@ -78,7 +91,7 @@ class PromptFactory:
 
     def _ids(self, rng: Random, count: int) -> list[int]:
         """The first ids are drawn singly, so that even the first cache block is new; the rest is a slice."""
-        fresh = [rng.randrange(_LOWEST_ID, _HIGHEST_ID) for _ in range(min(4, count))]
+        fresh = [rng.randrange(*self._token_ids) for _ in range(min(4, count))]
         rest = count - len(fresh)
         start = rng.randrange(_POOL_TOKENS)
         while rest > 0:

@@ -41,14 +41,14 @@ def command(names: Sequence[str], speed: float | None, seed: int, within: float,
         if names and each.suite not in names:
             continue
         wanted = dataclasses.replace(each, speed=speed or each.speed)
-        with console.status("") as status:
+        with console.status(f"{wanted.suite}: about to start") as status:
             agreement = compare_ways(
                 SUITES[wanted.suite],
                 wanted.cell,
                 seed,
                 speed=wanted.speed,
                 within=within,
-                on_step=lambda step, suite=wanted.suite: status.update(f"{suite}: {step}"),
+                on_step=status.update,
             )
         results.append((wanted, agreement))
         if not as_json:
@@ -72,11 +72,9 @@ def _as_dict(what: Comparison, agreement: Agreement) -> dict[str, object]:
 
 
 def _print(what: Comparison, agreement: Agreement) -> None:
-    path_ms = agreement.path_s * 1000
-    title = (
-        f"{what.suite}: {what.cell.label}, speed {agreement.speed:g}; idle path {path_ms / agreement.speed:.1f} "
-        f"real ms = {path_ms:.1f} modelled ms"
-    )
+    path_ms, speed = agreement.path_s * 1000, agreement.speed
+    path = f"idle path {path_ms / speed:.1f} real ms = {path_ms:.1f} modelled ms"
+    title = f"{what.suite}: {what.cell.label}, speed {speed:g}; {path}"
     table = Table(title=title, box=None, header_style="bold", title_justify="left")
     for column in ("figure", "local", "virtual, this path", "ratio", "agrees", "virtual, suite's path"):
         table.add_column(column, overflow="fold")

@@ -17,11 +17,14 @@ from rich.table import Table
 from extproc.bench.compare import compare_summaries
 from extproc.bench.live import run_against, run_local
 from extproc.bench.outcome import RunOutcome
+from extproc.bench.prompts import USUAL_TOKEN_IDS
 from extproc.bench.publish import load_summary, publish_suite, write_page, write_reproduction
 from extproc.bench.runner import Job, Progress, plan_jobs, run_in_processes, run_in_turn
+from extproc.bench.scaling import scaled
 from extproc.bench.store import RunStore, fingerprint
 from extproc.bench.suite import Setting, Suite
 from extproc.bench.suites.catalogue import SUITES
+from extproc.bench.target import Target
 from extproc.bench.virtual import build_scenario
 
 ALL = "all"
@@ -39,6 +42,13 @@ def _suites(name: str) -> list[Suite]:
 
 def _split(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split("|") if part.strip()]
+
+
+def _token_ids(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, int]:
+    first, _, end = text.partition(":")
+    if not (first.isdigit() and end.isdigit() and int(first) < int(end)):
+        raise click.BadParameter(f"{text!r} is not FIRST:END with FIRST below END, such as 1000:15000")
+    return int(first), int(end)
 
 
 @click.command("list")
@@ -89,6 +99,21 @@ def list_suites(as_json: bool) -> None:
     type=click.FloatRange(0, min_open=True),
     help="With --local: modelled seconds per real second.",
 )
+@click.option(
+    "--token-ids",
+    default="{}:{}".format(*USUAL_TOKEN_IDS),
+    show_default=True,
+    callback=_token_ids,
+    metavar="FIRST:END",
+    help="With --target: prompts are made of these; for models with a smaller vocabulary.",
+)
+@click.option(
+    "--scale",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, 1, min_open=True),
+    help="With --target or --local: this part of the suite's time and batch, for a first look.",
+)
 @click.option("--arms", help="Only these arms, separated by |.")
 @click.option("--loads", help="Only these loads, separated by |.")
 @click.option(
@@ -105,6 +130,8 @@ def run_suite(
     target: str | None,
     model: str,
     speed: float,
+    token_ids: tuple[int, int],
+    scale: float,
     arms: str | None,
     loads: str | None,
     settings: str | None,
@@ -132,9 +159,12 @@ def run_suite(
         return out / suite if name == ALL else out
 
     if target is not None or mode == "local":
+        goal = None if target is None else Target(url=target, model=model, token_ids=token_ids)
         for suite in suites:
             mine = [job for job in jobs if job.cell.suite == suite.name]
-            _run_live(suite, mine, directory(suite.name), target=target, model=model, speed=speed)
+            _run_live(scaled(suite, scale), mine, directory(suite.name), target=goal, speed=speed)
+    elif scale != 1.0:
+        raise click.UsageError("--scale is for --local and --target: virtual time has room for the whole")
     else:
         _run_virtual(jobs, directory, workers)
     for suite in suites:
@@ -163,20 +193,23 @@ def _run_virtual(jobs: list[Job], directory: Callable[[str], Path], workers: int
         run_in_processes(jobs, directory, workers=workers, on_progress=advance)
 
 
-def _run_live(
-    suite: Suite, jobs: list[Job], directory: Path, *, target: str | None, model: str, speed: float
-) -> None:
+def _run_live(suite: Suite, jobs: list[Job], directory: Path, *, target: Target | None, speed: float) -> None:
     """Real sockets: the mode and its speed are part of what a stored run is known by."""
-    how = f"target {target} {model}" if target is not None else f"local {speed:g}"
+    how = f"local {speed:g}" if target is None else repr(target)
     store = RunStore(directory, lambda cell: fingerprint(how, build_scenario(suite, cell, 0)))
 
     def execute(job: Job) -> RunOutcome:
         if target is not None:
-            return run_against(suite, job.cell, job.seed, url=target, model=model)
+            return run_against(suite, job.cell, job.seed, target)
         return run_local(suite, job.cell, job.seed, speed=speed)
 
-    with _progress() as advance:
-        run_in_turn(jobs, store, execute, on_progress=advance)
+    try:
+        with _progress() as advance:
+            run_in_turn(jobs, store, execute, on_progress=advance)
+    except KeyboardInterrupt:
+        done = sum(store.has(job.cell, job.seed) for job in jobs)
+        message = f"interrupted: {done} of {len(jobs)} runs are in {directory}; the same command goes on"
+        raise click.ClickException(message) from None
 
 
 def _print_checks(summary: dict[str, object]) -> None:

@@ -27,7 +27,7 @@ def one_503(measured: IdleReuseFigures, *, refused: int, sent: int) -> str:
         "vLLM's API server "
         "closes a connection that was unused for 5 s. A request that Envoy sends down it at that "
         "moment gets "
-        f"503 with `upstream_reset_before_response_started{connection_termination}`. Probes "
+        "503 with `upstream_reset_before_response_started{connection_termination}`. Probes "
         "spread over 25 ms "
         f"before and after the closing (keep-alive {measured['keep_alive_s']:g} s):\n\n"
         f"{_arms(measured)}\n\n"
