@@ -51,6 +51,14 @@ from extproc.cli.run_page import write_page
 )
 @click.option("--seed", default=0, show_default=True)
 @click.option(
+    "--server",
+    metavar="IP:PORT",
+    help="A model server that runs already, with the --keep-alive given, instead of an emulated one.",
+)
+@click.option(
+    "--model", default="emulated", show_default=True, help="With --server: the served model's name."
+)
+@click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the figures here as JSON."
 )
 @click.option(
@@ -66,6 +74,8 @@ def command(
     streams: int,
     runs: int,
     seed: int,
+    server: str | None,
+    model: str,
     out: Path | None,
     plot: Path | None,
     as_json: bool,
@@ -77,7 +87,15 @@ def command(
 
     Example: extproc bench idle-reuse --cycles 20 --plot idle-reuse.html
     """
-    plan = ProbePlan(keep_alive_s=keep_alive_s, cycles=cycles, window_s=window_s, streams=streams, seed=seed)
+    plan = ProbePlan(
+        keep_alive_s=keep_alive_s,
+        cycles=cycles,
+        window_s=window_s,
+        streams=streams,
+        seed=seed,
+        server=server,
+        model=model,
+    )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         total = len(IDLE_ARMS) * cycles + len(SUSPECTS) + len(Setting) * runs

@@ -25,15 +25,18 @@ from extproc.tasks import TaskKeeper
 from extproc.workload.rng import random_stream
 
 _PATH = "/v1/completions"
-_MODEL = "emulated"
 _HARDWARE = "h200-qwen2.5-1.5b"
 _TOKENS_PER_S = 150.0
 """What one sequence of that engine makes at least, with the few that run here."""
+_STREAM_TOKENS = 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbePlan:
-    """`streams` long answers run all the while, to keep the server's event loop as busy as a serving one."""
+    """`streams` long answers run all the while, to keep the server's event loop as busy as a serving one.
+
+    `server` (host:port) is one that runs already and serves `model`; None: an emulated one.
+    """
 
     keep_alive_s: float = 1.0
     cycles: int = 20
@@ -41,6 +44,8 @@ class ProbePlan:
     window_s: float = 0.025
     streams: int = 12
     seed: int = 0
+    server: str | None = None
+    model: str = "emulated"
 
 
 def measure_arm(arm: IdleArm, plan: ProbePlan, on_cycle: Callable[[], None]) -> ArmResult:
@@ -53,7 +58,8 @@ def measure_arm(arm: IdleArm, plan: ProbePlan, on_cycle: Callable[[], None]) -> 
         upstream_retry_on=arm.retry_on,
     )
     emulator = ["--hardware", _HARDWARE, "--max-num-seqs", "256", "--keep-alive", str(plan.keep_alive_s)]
-    with LocalStack({}, emulators=[emulator], envoy=settings) as stack:
+    emulators, endpoints = ([emulator], []) if plan.server is None else ([], [plan.server])
+    with LocalStack({}, emulators=emulators, endpoints=endpoints, envoy=settings) as stack:
         probes = asyncio.run(_Prober(stack.url, plan, on_cycle).run())
         stack.check()
     return ArmResult(name=arm.name, window_s=plan.window_s, probes=probes)
@@ -89,7 +95,7 @@ class _Prober:
         return Probe(offset_s, answer.status, code)
 
     async def _ask(self, *, tokens: int) -> StreamEnd:
-        body = {"model": _MODEL, "prompt": "probe", "max_tokens": tokens, "ignore_eos": True}
+        body = {"model": self._plan.model, "prompt": "probe", "max_tokens": tokens, "ignore_eos": True}
         return await self._client.call(_PATH, body)
 
     @contextlib.asynccontextmanager
@@ -106,7 +112,13 @@ class _Prober:
             raise failures[0]
 
     async def _stream_on(self) -> None:
-        body = {"model": _MODEL, "prompt": "long", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+        body = {
+            "model": self._plan.model,
+            "prompt": "long",
+            "max_tokens": _STREAM_TOKENS,
+            "ignore_eos": True,
+            "stream": True,
+        }
         while True:
             async with self._client.stream(_PATH, body) as answer:
                 async for _ in answer:
