@@ -6,7 +6,7 @@ must it fit. So a full queue never refuses what can go at once.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from extproc.core.band import QueuedRequest
 from extproc.core.books import Books
@@ -14,7 +14,9 @@ from extproc.core.commands import Command
 from extproc.core.config import FlowControlConfig
 from extproc.core.demand import DemandTracker
 from extproc.core.dispatching import Dispatcher
+from extproc.core.footprint import Footprint
 from extproc.core.outcomes import Outcome
+from extproc.core.pool import LaneKey
 from extproc.core.queues import RequestQueues
 from extproc.core.refusals import Refusals
 from extproc.core.tally import Tally
@@ -49,14 +51,22 @@ class Arrivals:
             self._tally.ignored_events += 1
             return
         request = self._banded(request)
+        self._queues.set_pool_empty(not self._books.pool.open, now)
         refusal = self._refusal_at_once(request, now)
         if refusal is not None:
             commands.append(self._refusals.reject(request, *refusal, now))
             return
-        item = self._enqueue(request, now)
-        if self.config.mode == "observe" and self._dispatcher.place_anyway(item, now, commands):
+        self._demand.enter(request.priority)
+        lane = self._books.pool.lane_key(request)
+        footprint = self._books.policies.estimator.footprint(request)
+        is_observing = self.config.mode == "observe"
+        if not (self._queues.requests or self._queues.is_pool_empty or is_observing):
+            self._queues.band(request.priority)
+            if self._dispatcher.pass_by(request, lane, footprint, now, commands):
+                return
+        item = self._enqueue(request, lane, footprint, now)
+        if is_observing and self._dispatcher.place_anyway(item, now, commands):
             return
-        self._queues.set_pool_empty(not self._books.pool.open, now)
         self._dispatcher.run_for(item, now, commands)
         if self._queues.get(request.id) is item:
             self._make_room(item, now, commands)
@@ -88,7 +98,7 @@ class Arrivals:
             return Outcome.REJECTED_NO_ENDPOINTS, "the request's endpoint subset is empty"
         return None
 
-    def _enqueue(self, request: Request, now: float) -> QueuedRequest:
+    def _enqueue(self, request: Request, lane: LaneKey, footprint: Footprint, now: float) -> QueuedRequest:
         config = self.config
         band_ttl_s = self._queues.band(request.priority).config.ttl_s
         ttl_s = request.ttl_s
@@ -96,10 +106,8 @@ class Arrivals:
             ttl_s = config.default_ttl_s if band_ttl_s is None else band_ttl_s
         if ttl_s is not None:
             ttl_s = min(max(0.0, ttl_s), config.max_ttl_s)
-        footprint = self._books.policies.estimator.footprint(request)
-        item = QueuedRequest(request, self._books.pool.lane_key(request), footprint, ttl_s, now)
+        item = QueuedRequest(request, lane, footprint, ttl_s, now)
         item.estimate_version = self._books.policies.estimator.version
-        self._demand.enter(request.priority)
         self._queues.push(item, config.no_endpoint_ttl_s, now)
         return item
 

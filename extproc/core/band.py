@@ -8,6 +8,7 @@ lane every flow (fairness id) has its own queue. Most bands have one lane.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -179,7 +180,7 @@ class Band:
         """Queued requests, latest arrival first."""
         return reversed(self._items.values())
 
-    def head(self, lanes: frozenset[LaneKey] | set[LaneKey] = frozenset()) -> QueuedRequest | None:
+    def head(self, lanes: AbstractSet[LaneKey] = frozenset()) -> QueuedRequest | None:
         """What goes next when the given lanes are closed."""
         best: Key | None = None
         found: QueuedRequest | None = None

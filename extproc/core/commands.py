@@ -5,14 +5,13 @@ Commands are performed in order, before the next event is handed in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from extproc.core.outcomes import Outcome
 from extproc.core.types import EndpointId, RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(msgspec.Struct, frozen=True, gc=False):
     """Send the request to `address`; `fallbacks` are further addresses in order of preference.
 
     The ledger has booked it already, in the same call.
@@ -25,8 +24,7 @@ class Dispatch:
     queued_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(msgspec.Struct, frozen=True, gc=False):
     """Refused at arrival, before it entered a queue. `retry_after_s` is whole seconds, 1 to 60."""
 
     request_id: RequestId
@@ -35,8 +33,7 @@ class Reject:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Expire:
+class Expire(msgspec.Struct, frozen=True, gc=False):
     """Left the queue unserved: TTL, deadline, no endpoints, or shutdown."""
 
     request_id: RequestId
@@ -45,8 +42,7 @@ class Expire:
     queued_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Displace:
+class Displace(msgspec.Struct, frozen=True, gc=False):
     """Left the queue to make room for a more important request."""
 
     request_id: RequestId
@@ -54,8 +50,7 @@ class Displace:
     queued_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Revoke:
+class Revoke(msgspec.Struct, frozen=True, gc=False):
     """End this in-flight request now; its stream's end comes back as `RequestFinished`."""
 
     request_id: RequestId

@@ -96,14 +96,17 @@ class FlowController:
     def next_wakeup(self) -> float | None:
         """When to hand in `TimerFired` if nothing else happens before; None: not needed."""
         now, policies = self._now, self._books.policies
-        times = [self._queues.next_expiry(), self._revocations.next_wakeup(now)]
+        soonest = self._queues.next_expiry()
+        released = self._revocations.next_wakeup(now)
+        if released is not None and (soonest is None or released < soonest):
+            soonest = released
         if self._dispatcher.gated:
             # What a policy expected to change by the last pass, that pass has taken into account.
             for policy in (policies.ceilings, policies.detector, policies.pacing):
                 change = policy.next_change(now)
                 if change is not None and change > self._dispatcher.passed_at:
-                    times.append(change)
-        return min((time for time in times if time is not None), default=None)
+                    soonest = change if soonest is None else min(soonest, change)
+        return soonest
 
     def _create_bands(self, config: FlowControlConfig) -> None:
         """Declared bands, or the default one, are there and told of before their first request."""
@@ -176,9 +179,12 @@ class FlowController:
 
     def _let_time_pass(self, now: float, commands: list[Command]) -> bool:
         """Whatever was due by now; True when it may let something be dispatched."""
-        is_any_expired = self._expire(now, commands)
-        is_any_late = self._queues.demote_late(now)
-        is_any_given_up = self._give_up_revocations(now)
+        is_any_expired = is_any_late = is_any_given_up = False
+        if now >= self._queues.nothing_due_before:
+            is_any_expired = self._expire(now, commands)
+            is_any_late = self._queues.demote_late(now)
+        if self._revocations.outstanding:
+            is_any_given_up = self._give_up_revocations(now)
         is_any_prefilled = self._books.policies.pacing.expire(now)
         return is_any_expired or is_any_late or is_any_given_up or is_any_prefilled
 

@@ -14,7 +14,7 @@ from extproc.core.band import Band, QueuedRequest
 from extproc.core.books import Books
 from extproc.core.ceiling import Ceiling
 from extproc.core.commands import Command, Dispatch, Revoke
-from extproc.core.footprint import NO_FOOTPRINT
+from extproc.core.footprint import NO_FOOTPRINT, Footprint
 from extproc.core.inflight import InflightRequest
 from extproc.core.outcomes import Outcome
 from extproc.core.picker import Pick
@@ -22,6 +22,7 @@ from extproc.core.pool import Candidates, EndpointState, LaneKey
 from extproc.core.queues import RequestQueues
 from extproc.core.revocation import BlockedHead, Revocations
 from extproc.core.tally import Tally
+from extproc.core.types import Request
 
 
 class _Closed:
@@ -31,8 +32,8 @@ class _Closed:
 
     def __init__(self) -> None:
         self.everything = False
-        self.endpoints: set[EndpointState] = set()
-        self.lanes: set[LaneKey] = set()
+        self.endpoints = _NO_ENDPOINTS
+        self.lanes = _NO_LANES
 
     def copy(self) -> _Closed:
         twin = _Closed()
@@ -40,11 +41,20 @@ class _Closed:
         return twin
 
     def close(self, lane: LaneKey, candidates: Candidates) -> None:
-        self.lanes.add(lane)
         if candidates.is_whole_pool:
             self.everything = True
+        elif self.lanes is _NO_LANES:
+            self.lanes, self.endpoints = {lane}, set(candidates)
         else:
+            self.lanes.add(lane)
             self.endpoints.update(candidates)
+
+
+_NO_ENDPOINTS: set[EndpointState] = set()
+_NO_LANES: set[LaneKey] = set()
+"""Shared by the passes that close nothing, most of them; never added to."""
+_NOTHING_CLOSED = _Closed()
+"""For requests that compete with nobody; never closed any further."""
 
 
 class Dispatcher:
@@ -121,6 +131,26 @@ class Dispatcher:
         if self._serve_head(aged, ceiling, closed, now, commands):
             self.ageing.turn_used()
 
+    def pass_by(
+        self, request: Request, lane: LaneKey, footprint: Footprint, now: float, commands: list[Command]
+    ) -> bool:
+        """Dispatches a newcomer that nobody waits in front of, without queueing it; False: it doesn't fit.
+
+        What a pass over a queue of this one request would do, but for eviction. No flow is owed anything
+        while nothing is queued, so the fairness policies needn't know of it.
+        """
+        self.gated.clear()
+        self.passed_at = now
+        if request.priority < 0 and self.is_sheddable_held:
+            return False
+        candidates = self._books.pool.candidates(lane)
+        ceiling = self._books.policies.ceilings.ceiling(request.priority, now)
+        pick = self._pick(request, footprint, candidates, _NOTHING_CLOSED, ceiling, now)
+        if pick is None:
+            return False
+        self._book(request, footprint, pick, 0.0, now, commands)
+        return True
+
     def run_for(self, item: QueuedRequest, now: float, commands: list[Command]) -> None:
         """The pass after an arrival: needed only if the newcomer is next in its lane.
 
@@ -135,7 +165,7 @@ class Dispatcher:
         """Mode observe: dispatches whatever the gate says, best where it fits; False: no candidate."""
         candidates = self._books.pool.candidates(item.lane)
         ceiling = self._books.policies.ceilings.ceiling(item.request.priority, now)
-        pick = self._pick(item, candidates, _Closed(), ceiling, now)
+        pick = self._pick(item.request, item.footprint, candidates, _NOTHING_CLOSED, ceiling, now)
         if pick is None:
             tally = self._tally.band(item.request.priority, now)
             tally.would_queue += 1
@@ -153,7 +183,7 @@ class Dispatcher:
         while not closed.everything and (item := band.head(closed.lanes)) is not None:
             candidates = self._books.pool.candidates(item.lane)
             band.reestimate(item, self._books.policies.estimator)
-            pick = self._pick(item, candidates, closed, ceiling, now)
+            pick = self._pick(item.request, item.footprint, candidates, closed, ceiling, now)
             if pick is None and self.revocations.config.enabled and len(candidates):
                 pick = self._evict_for(item, band, candidates, closed, ceiling, now, commands)
             if pick is not None:
@@ -164,11 +194,16 @@ class Dispatcher:
         return False
 
     def _pick(
-        self, item: QueuedRequest, candidates: Candidates, closed: _Closed, ceiling: Ceiling, now: float
+        self,
+        request: Request,
+        footprint: Footprint,
+        candidates: Candidates,
+        closed: _Closed,
+        ceiling: Ceiling,
+        now: float,
     ) -> Pick | None:
-        policies, request = self._books.policies, item.request
+        policies, leftovers = self._books.policies, self.revocations.leftovers
         detector, pacing = policies.detector, policies.pacing
-        footprint, leftovers = item.footprint, self.revocations.leftovers
         if not detector.admits(candidates, footprint, ceiling, None, now):
             return None
         if candidates.is_whole_pool and not pacing.may_allow_any(request, len(candidates), now):
@@ -218,22 +253,27 @@ class Dispatcher:
         commands.append(Revoke(victim.request.id, victim.endpoint.id, retry_after_s))
 
     def _dispatch(self, item: QueuedRequest, pick: Pick, now: float, commands: list[Command]) -> None:
-        request = item.request
         self.queues.serve(item)
-        self._books.dispatch(request, pick.endpoint, item.footprint, now)
-        self.revocations.leftovers.dispatched(pick.endpoint, request.priority, item.footprint)
+        self._book(item.request, item.footprint, pick, now - item.arrived_at, now, commands)
+
+    def _book(
+        self,
+        request: Request,
+        footprint: Footprint,
+        pick: Pick,
+        queued_s: float,
+        now: float,
+        commands: list[Command],
+    ) -> None:
+        target = pick.endpoint
+        self._books.dispatch(request, target, footprint, now)
+        self.revocations.leftovers.dispatched(target, request.priority, footprint)
         tally = self._tally.band(request.priority, now)
         tally.outcomes[Outcome.DISPATCHED] += 1
         tally.drain.dispatched(now)
-        commands.append(
-            Dispatch(
-                request_id=request.id,
-                endpoint_id=pick.endpoint.id,
-                address=pick.endpoint.address,
-                fallbacks=tuple(endpoint.address for endpoint in pick.fallbacks),
-                queued_s=now - item.arrived_at,
-            )
-        )
+        fallbacks = tuple(endpoint.address for endpoint in pick.fallbacks) if pick.fallbacks else ()
+        endpoint = target.endpoint
+        commands.append(Dispatch(request.id, endpoint.id, endpoint.address, fallbacks, queued_s))
 
 
 def _is_out_of_reach(endpoint: EndpointState, closed: _Closed) -> bool:

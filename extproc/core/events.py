@@ -5,26 +5,23 @@ Every event is total: an unknown or repeated id is ignored by the controller, ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from extproc.core.outcomes import EndReason
 from extproc.core.types import Endpoint, EndpointId, EndpointSample, Request, RequestId, Usage
 
 
-@dataclass(frozen=True, slots=True)
-class RequestArrived:
+class RequestArrived(msgspec.Struct, frozen=True, gc=False):
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCancelled:
+class RequestCancelled(msgspec.Struct, frozen=True, gc=False):
     """The client left. Queued: leaves the queue. In flight: the same as `RequestFinished` by CLIENT_GONE."""
 
     request_id: RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseStarted:
+class ResponseStarted(msgspec.Struct, frozen=True, gc=False):
     """Response headers were seen (for a streaming vLLM: about 3 ms after the request, before any token)."""
 
     request_id: RequestId
@@ -34,16 +31,14 @@ class ResponseStarted:
     """The HTTP status, for the endpoint's health; flow control itself doesn't look at it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputObserved:
+class OutputObserved(msgspec.Struct, frozen=True, gc=False):
     """Output was seen (only where the response body passes through us): the first one is the first token."""
 
     request_id: RequestId
     output_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFinished:
+class RequestFinished(msgspec.Struct, frozen=True, gc=False):
     """The stream of a dispatched request has ended, however; also confirms its revocation."""
 
     request_id: RequestId
@@ -51,25 +46,21 @@ class RequestFinished:
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointAdded:
+class EndpointAdded(msgspec.Struct, frozen=True, gc=False):
     """A new endpoint, or changed attributes of a known id."""
 
     endpoint: Endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointRemoved:
+class EndpointRemoved(msgspec.Struct, frozen=True, gc=False):
     endpoint_id: EndpointId
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointSampled:
+class EndpointSampled(msgspec.Struct, frozen=True, gc=False):
     sample: EndpointSample
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointHealthChanged:
+class EndpointHealthChanged(msgspec.Struct, frozen=True, gc=False):
     """`is_healthy` False: takes no new work until True again (ejection, failed probes).
 
     `is_probing` (with `is_healthy` True): takes one request at a time, to find out whether it works again.
@@ -80,8 +71,7 @@ class EndpointHealthChanged:
     is_probing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityLeased:
+class CapacityLeased(msgspec.Struct, frozen=True, gc=False):
     """This replica may use at most so much of an endpoint (replicas share a pool); None: all of it."""
 
     endpoint_id: EndpointId
@@ -89,15 +79,13 @@ class CapacityLeased:
     kv_tokens: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class CapacitiesLeased:
+class CapacitiesLeased(msgspec.Struct, frozen=True, gc=False):
     """Several leases at once: one dispatch pass after all of them."""
 
     leases: tuple[CapacityLeased, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReclaimRequested:
+class ReclaimRequested(msgspec.Struct, frozen=True, gc=False):
     """Another replica needs capacity of this endpoint for `priority`: evict strictly lower work for it."""
 
     endpoint_id: EndpointId
@@ -106,15 +94,13 @@ class ReclaimRequested:
     kv_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class SheddableHeld:
+class SheddableHeld(msgspec.Struct, frozen=True, gc=False):
     """While `is_held`, requests of negative priority stay queued (a replica that is cut off may ask so)."""
 
     is_held: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DrainStarted:
+class DrainStarted(msgspec.Struct, frozen=True, gc=False):
     """No new requests from now on (they are rejected as shutting down).
 
     `reject_queued` True answers the queued at once; False lets them be dispatched or expire.
@@ -123,8 +109,7 @@ class DrainStarted:
     reject_queued: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(msgspec.Struct, frozen=True, gc=False):
     """`next_wakeup()` was reached; carries nothing, the controller looks at `now`."""
 
 

@@ -30,6 +30,10 @@ class Leftovers:
         self.keep_s = keep_s
         self._by_endpoint: dict[EndpointState, _Leftover] = {}
 
+    def __bool__(self) -> bool:
+        """Whether anything is kept."""
+        return bool(self._by_endpoint)
+
     def freed(self, endpoint: EndpointState, priority: int, footprint: Footprint) -> None:
         """Victims of this footprint were revoked on the endpoint for a request of this priority."""
         if self.keep_s <= 0:

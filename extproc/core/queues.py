@@ -38,7 +38,8 @@ class RequestQueues:
         self._targets: RemovableHeap[QueuedRequest] = RemovableHeap()
         self._empty_since: float | None = None
         self._empty_total_s = 0.0
-        self._nothing_due_before = float("inf")
+        self.nothing_due_before = float("inf")
+        """Nobody expires or misses a target before; a bound, not the time itself."""
 
     def __len__(self) -> int:
         return self.requests
@@ -78,7 +79,7 @@ class RequestQueues:
         else:
             self._empty_total_s += now - self._empty_since
             self._empty_since = None
-        self._nothing_due_before = now  # the other clock runs now, with its own timers
+        self.nothing_due_before = now  # the other clock runs now, with its own timers
 
     def own_limit_broken(self, item: QueuedRequest) -> str | None:
         """The limit of its band or flow that this queued request breaks, in words; None if none."""
@@ -137,7 +138,7 @@ class RequestQueues:
         if target_s is not None and target_s > now:
             self._start(item, self._targets, target_s)
             soonest = min(soonest, target_s)
-        self._nothing_due_before = min(self._nothing_due_before, soonest - _ROUNDING_S)
+        self.nothing_due_before = min(self.nothing_due_before, soonest - _ROUNDING_S)
 
     def reconfigure(self, band_config: BandTemplate, max_requests: int | None, max_bytes: int | None) -> None:
         """New limits and band policies; queued requests stay, in order of arrival where policies changed."""
@@ -161,6 +162,8 @@ class RequestQueues:
 
     def next_expiry(self) -> float | None:
         """When the next queued request expires or misses its target if nothing changes."""
+        if not self.requests:
+            return None  # every timer is some queued request's
         due = [when for when, _ in self._expiries()]
         target = self._targets.peek()
         if target is not None:
@@ -168,9 +171,10 @@ class RequestQueues:
         return min(due) if due else None
 
     def pop_overdue(self, now: float) -> tuple[QueuedRequest, bool] | None:
-        """Takes out one request whose time is up, and whether that was its deadline; None if none is."""
-        if now < self._nothing_due_before:
-            return None
+        """Takes out one request whose time is up, and whether that was its deadline; None if none is.
+
+        Needed only from `nothing_due_before` on.
+        """
         for when, heap in self._expiries():
             if when <= now:
                 item = heap.peek_item()
@@ -180,16 +184,17 @@ class RequestQueues:
         return None
 
     def demote_late(self, now: float) -> bool:
-        """Sorts requests anew whose targets are missed; True if there were any. After `pop_overdue`."""
-        if now < self._nothing_due_before:
-            return False
+        """Sorts requests anew whose targets are missed; True if there were any.
+
+        After `pop_overdue`; sets `nothing_due_before` afresh.
+        """
         any_late = False
         while (late := self._targets.peek()) is not None and late.key[0] <= now:
             item = self._targets.pop()
             assert item is not None
             self.bands[item.request.priority].demote(item)
             any_late = True
-        self._nothing_due_before = self.next_expiry() or float("inf")
+        self.nothing_due_before = self.next_expiry() or float("inf")
         return any_late
 
     def _expiries(self) -> list[tuple[float, RemovableHeap[QueuedRequest]]]:

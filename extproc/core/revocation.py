@@ -160,6 +160,8 @@ class Revocations:
 
     def next_wakeup(self, now: float) -> float | None:
         """The next timeout, or the end of a cooling time that a blocked head waits for."""
+        if not (self._outstanding or self._is_cooling_awaited or self.leftovers):
+            return None
         times = [self._cool_until] if self._is_cooling_awaited and self._cool_until > now else []
         for entry in self._outstanding.values():
             times.append((entry.revoked_at or 0.0) + self.config.confirm_timeout_s)

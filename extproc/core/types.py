@@ -1,13 +1,17 @@
 """The frozen values that the policy core talks about; no behaviour, no clock, no I/O.
 
+What is made for every request is a `msgspec.Struct`: six times cheaper to make than a frozen dataclass, and
+invisible to the cycle collector.
+
 Times are monotonic seconds (`now` of the caller), durations end in `_s`, counts of tokens in `_tokens`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
+
+import msgspec
 
 RequestId = NewType("RequestId", int)
 """One per ext_proc stream, made by us; never the client's x-request-id, which may repeat."""
@@ -29,8 +33,7 @@ class FlowKey(NamedTuple):
     fairness_id: FairnessId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the core knows of a request before it is dispatched. Higher `priority` is more important.
 
     `deadline_s` is absolute on the core's clock; `ttl_s` and `ttft_target_s` count from the arrival.
@@ -58,8 +61,7 @@ class Request:
     is_streaming: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One model server. `address` is `ip:port`, what Envoy is told.
 
     The `max_*` fields override the detector's configured capacity for this endpoint (None: the default).
@@ -68,14 +70,13 @@ class Endpoint:
     id: EndpointId
     name: str
     address: str
-    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
+    labels: Mapping[str, str] = msgspec.field(default_factory=lambda: NO_LABELS)
     max_requests: int | None = None
     max_tokens: int | None = None
     is_draining: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointSample:
+class EndpointSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One measurement of an endpoint (None: the engine did not report it).
 
     `sampled_at` is when the measurement was asked for, so that a dispatch after it is never hidden by it.
@@ -98,8 +99,7 @@ class EndpointSample:
     max_loras: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Token counts of a finished (or cut) answer, as far as they were seen."""
 
     prompt_tokens: int | None = None

@@ -6,9 +6,9 @@ Also says how the body must change on its way to the engine (model rewritten, pr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec.structs import replace
 
 from extproc.core.types import Request, RequestId
 from extproc.exchange.attributes import HeaderHints, resolve_priority
@@ -21,8 +21,7 @@ from extproc.formats.prompt import EMPTY, PromptSize
 from extproc.formats.splice import splice_members
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Admission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request ready to be submitted. `changes` are edits of the body's top-level members (None: remove)."""
 
     request: Request

@@ -7,7 +7,8 @@ priority in the body does fail it, because a client that writes one expects it t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from extproc.core.types import DEFAULT_FAIRNESS_ID, FairnessId
 from extproc.exchange import names
@@ -16,8 +17,7 @@ from extproc.exchange.settings import ExchangeConfig, PriorityConfig, PrioritySo
 _MAX_DIGITS = 18
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderHints:
+class HeaderHints(msgspec.Struct, frozen=True, gc=False):
     """What the headers say; durations in seconds, `deadline_s` on the monotonic clock."""
 
     fairness_id: FairnessId = DEFAULT_FAIRNESS_ID

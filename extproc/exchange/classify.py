@@ -5,9 +5,10 @@ headers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
+
+import msgspec
 
 from extproc.exchange import names
 from extproc.formats.openai import ApiKind, api_kind
@@ -15,8 +16,7 @@ from extproc.formats.openai import ApiKind, api_kind
 _MAX_DIGITS = 15
 
 
-@dataclass(frozen=True, slots=True)
-class RequestClass:
+class RequestClass(msgspec.Struct, frozen=True, gc=False):
     """`is_json`: the body may be read as JSON.
 
     `is_upgrade` is a WebSocket handshake. `is_odd_upgrade`: an Upgrade header with a body. Its end would

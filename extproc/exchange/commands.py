@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from extproc.core import events as core_events
 from extproc.core.types import Request
@@ -14,8 +14,7 @@ from extproc.exchange.refusals import Refusal
 from extproc.formats.openai import ApiKind
 
 
-@dataclass(frozen=True, slots=True)
-class Proceed:
+class Proceed(msgspec.Struct, frozen=True, gc=False):
     """Let a message go on. `destination` is set as header and as metadata; `body` replaces the body.
 
     The overrides change how Envoy treats the rest of this stream's bodies.
@@ -35,8 +34,7 @@ PROCEED = {phase: Proceed(phase) for phase in Phase}
 """The usual answers, which change nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class EchoBody:
+class EchoBody(msgspec.Struct, frozen=True, gc=False):
     """A piece of a full-duplex body, to be sent on."""
 
     phase: Phase
@@ -44,22 +42,19 @@ class EchoBody:
     is_end: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RespondNow:
+class RespondNow(msgspec.Struct, frozen=True, gc=False):
     """End the HTTP request with this answer; nothing else is sent on the stream after it."""
 
     refusal: Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitRequest:
+class SubmitRequest(msgspec.Struct, frozen=True, gc=False):
     """Hand the request to flow control; the answer comes back by `Exchange.decide`."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class PickUnqueued:
+class PickUnqueued(msgspec.Struct, frozen=True, gc=False):
     """Name any endpoint (of `subset`), without queueing; the answer comes back by
     `Exchange.route_unqueued`.
     """
@@ -67,8 +62,7 @@ class PickUnqueued:
     subset: frozenset[str] | None
 
 
-@dataclass(frozen=True, slots=True)
-class CountTokens:
+class CountTokens(msgspec.Struct, frozen=True, gc=False):
     """Count the prompt exactly; the answer comes back by `Exchange.tokens_counted`."""
 
     kind: ApiKind
@@ -76,15 +70,13 @@ class CountTokens:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Notify:
+class Notify(msgspec.Struct, frozen=True, gc=False):
     """Tell flow control what happened."""
 
     event: core_events.Event
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True, gc=False):
     """Something to be counted: an ignored header, a decision without a body, ... `what` is one of few
     values.
     """

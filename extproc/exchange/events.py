@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 
 class BodyMode(Enum):
@@ -28,8 +29,7 @@ class Phase(Enum):
     RESPONSE_TRAILERS = "response-trailers"
 
 
-@dataclass(frozen=True, slots=True)
-class StreamModes:
+class StreamModes(msgspec.Struct, frozen=True, gc=False):
     """What the first message of a stream says about the others.
 
     `sends_body_early`: request body chunks come without waiting for the answer to the headers.
@@ -46,8 +46,7 @@ LEAN = StreamModes()
 """What is assumed of an Envoy that doesn't say (before 1.32)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeaders:
+class RequestHeaders(msgspec.Struct, frozen=True, gc=False):
     """`headers` holds the names of `names.READ_REQUEST_HEADERS` only, in lower case.
 
     `subset` is the proxy's list of allowed addresses; None: no restriction.
@@ -58,19 +57,16 @@ class RequestHeaders:
     subset: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBody:
+class RequestBody(msgspec.Struct, frozen=True, gc=False):
     data: bytes
     is_end: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTrailers:
+class RequestTrailers(msgspec.Struct, frozen=True, gc=False):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHeaders:
+class ResponseHeaders(msgspec.Struct, frozen=True, gc=False):
     """`headers` holds the names of `names.READ_RESPONSE_HEADERS` only; `served_by` is an address, if
     known.
     """
@@ -80,14 +76,12 @@ class ResponseHeaders:
     served_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseBody:
+class ResponseBody(msgspec.Struct, frozen=True, gc=False):
     data: bytes
     is_end: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseTrailers:
+class ResponseTrailers(msgspec.Struct, frozen=True, gc=False):
     pass
 
 

@@ -8,7 +8,6 @@ what its findings are used for; how many tokens a byte or an image is worth is t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
@@ -66,8 +65,7 @@ def api_kind(path: str) -> ApiKind:
     return ApiKind.OPAQUE
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedBody:
+class ParsedBody(msgspec.Struct, frozen=True, gc=False):
     """What a body says. `max_output_tokens` is per choice; None: the client set no (usable) limit."""
 
     model: str | None
@@ -81,8 +79,7 @@ class ParsedBody:
     cache_salt: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BodyProblem:
+class BodyProblem(msgspec.Struct, frozen=True, gc=False):
     """Why a body is refused; `field` is the JSON field at fault, empty for the body as a whole."""
 
     message: str

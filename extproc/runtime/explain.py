@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from extproc.core.types import FairnessId, Request, RequestId
 from extproc.errors import ConfigError, Problem

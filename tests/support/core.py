@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from itertools import count
+
+from msgspec.structs import replace
 
 from extproc.core.commands import Command, Dispatch, Displace, Expire, Reject, Revoke
 from extproc.core.config import FlowControlConfig

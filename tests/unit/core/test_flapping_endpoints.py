@@ -1,6 +1,6 @@
 """Endpoints that leave and come back while requests are in flight."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from extproc.core.concurrency import ConcurrencyDetectorConfig
 from extproc.core.config import FlowControlConfig

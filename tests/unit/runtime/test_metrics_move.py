@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.core.band import BandConfig
@@ -138,7 +139,7 @@ class Bench:
         request = Request(
             id=self.driver.next_id(), priority=priority, model="m", prompt_tokens=100, size_bytes=400
         )
-        self.driver.submit(replace(request, **attributes), Sink())  # type: ignore[arg-type]
+        self.driver.submit(structs.replace(request, **attributes), Sink())  # type: ignore[arg-type]
         return request.id
 
     def fill(self, priority: int = 10) -> list[RequestId]:
@@ -330,7 +331,7 @@ def status(
     health: HealthState = HealthState.HEALTHY, *, is_draining: bool = False, failures: int = 0
 ) -> EndpointStatus:
     sample = EndpointSample(endpoint_id=EndpointId("e"), sampled_at=0.0)
-    sample = replace(sample, running_requests=3, waiting_requests=2, kv_usage_fraction=0.5)
+    sample = structs.replace(sample, running_requests=3, waiting_requests=2, kv_usage_fraction=0.5)
     scrape = ScrapeStatus(
         sample=sample, age_s=1.5, interval_s=0.2, failures_in_a_row=0, failures=failures, last_failure=None
     )
