@@ -15,7 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
+from msgspec.structs import astuple
 
 from extproc.core.ceiling import TOLERANCE, Ceiling
 from extproc.core.checks import FieldChecks
@@ -44,7 +47,7 @@ class ConcurrencyDetectorConfig:
 _NET_RATIO, _RATIO = 6, 7
 
 
-class _Share(NamedTuple):
+class _Share(msgspec.Struct, frozen=True, gc=False):
     """What one endpoint adds to the pool's sums: six counts, then the ratios of mode hybrid."""
 
     requests: int
@@ -53,11 +56,11 @@ class _Share(NamedTuple):
     revoked_tokens: int
     max_requests: int
     max_tokens: int
-    net_ratio: float
-    ratio: float
+    net_ratio: float = 0.0
+    ratio: float = 0.0
 
 
-_NOTHING = _Share(0, 0, 0, 0, 0, 0, 0.0, 0.0)
+_NOTHING = _Share(0, 0, 0, 0, 0, 0)
 
 
 class ConcurrencyDetector:
@@ -69,6 +72,7 @@ class ConcurrencyDetector:
     def __init__(self, config: ConcurrencyDetectorConfig) -> None:
         self._config = config
         self._shares: dict[EndpointState, _Share] = {}
+        self._is_hybrid = config.mode == "hybrid"
         self._sums = [0.0] * 8
         self._changes = 0
 
@@ -200,20 +204,29 @@ class ConcurrencyDetector:
             max_tokens = min(max_tokens, endpoint.leased_kv_tokens)
         requests, tokens = endpoint.requests, endpoint.tokens
         revoked = endpoint.revoked_requests, endpoint.revoked_tokens
-        if self._config.mode != "hybrid":
-            return _Share(requests, tokens, *revoked, max_requests, max_tokens, 0.0, 0.0)
+        if not self._is_hybrid:
+            return _Share(requests, tokens, *revoked, max_requests, max_tokens)
         ratio = max(_ratio(requests, max_requests), _ratio(tokens, max_tokens))
         net = max(_ratio(requests - revoked[0], max_requests), _ratio(tokens - revoked[1], max_tokens))
         return _Share(requests, tokens, *revoked, max_requests, max_tokens, net, ratio)
 
     def _replace(self, old: _Share, new: _Share) -> None:
+        sums = self._sums
+        sums[0] += new.requests - old.requests
+        sums[1] += new.tokens - old.tokens
+        sums[2] += new.revoked_requests - old.revoked_requests
+        sums[3] += new.revoked_tokens - old.revoked_tokens
+        sums[4] += new.max_requests - old.max_requests
+        sums[5] += new.max_tokens - old.max_tokens
+        if not self._is_hybrid:
+            return
+        sums[_NET_RATIO] += new.net_ratio - old.net_ratio
+        sums[_RATIO] += new.ratio - old.ratio
         self._changes += 1
         if self._changes > 8 * len(self._shares) + 64:
-            # Float sums drift; summing afresh once per pool's worth of changes keeps that O(1) each.
+            # Sums of ratios drift; summing afresh once per pool's worth of changes keeps that O(1) each.
             self._changes = 0
             self._sums = _sum(self._shares.values())
-        else:
-            self._sums = [t - o + n for t, o, n in zip(self._sums, old, new, strict=True)]
 
 
 def _ratio(load: float, capacity: float) -> float:
@@ -222,5 +235,5 @@ def _ratio(load: float, capacity: float) -> float:
 
 
 def _sum(shares: Iterable[_Share]) -> list[float]:
-    columns = list(zip(*shares, strict=True))
+    columns = list(zip(*(astuple(share) for share in shares), strict=True))
     return [math.fsum(column) for column in columns] if columns else [0.0] * 8

@@ -8,14 +8,16 @@ will hold in the KV cache at its end (prompt and expected output).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from extproc.core.checks import FieldChecks
 from extproc.core.output_lengths import OutputLengths
 from extproc.core.types import Request
 
 
-class Footprint(NamedTuple):
+class Footprint(msgspec.Struct, frozen=True, gc=False):
     """What one request occupies; also used for sums of requests."""
 
     requests: int
