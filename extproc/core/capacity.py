@@ -58,7 +58,7 @@ class CapacityDetectorConfig:
 
 
 class CapacityDetector:
-    """Two heaps keep endpoints ordered by the usage of each resource, so that "nobody fits" is O(log n)."""
+    """Heaps keep endpoints ordered by the usage of each resource, so that "nobody fits" is O(log n)."""
 
     is_measured = False
     counts_kv = True
@@ -69,7 +69,10 @@ class CapacityDetector:
         self._by_saturation: RemovableHeap[EndpointState] = RemovableHeap()
         self._by_slots: RemovableHeap[EndpointState] = RemovableHeap()
         self._by_kv: RemovableHeap[EndpointState] = RemovableHeap()
-        self._entries: dict[EndpointState, tuple[Entry[EndpointState], ...]] = {}
+        self._entries: dict[EndpointState, tuple[Entry[EndpointState], Entry[EndpointState]]] = {}
+        self._ranks: dict[EndpointState, Entry[EndpointState]] = {}
+        self._unranked: set[EndpointState] = set()
+        """Endpoints whose place in `_by_saturation` is out of date: few decisions ask for it."""
         self._sums = [0.0] * 6
         self._changes = 0
         self._largest = (1.0, 1.0)
@@ -84,11 +87,8 @@ class CapacityDetector:
         self._add(model, 1)
         self._grow_largest(model)
         slots, kv = model.slots_ratio, model.kv_ratio
-        self._entries[endpoint] = (
-            self._by_saturation.push((max(slots, kv),), endpoint),
-            self._by_slots.push((slots,), endpoint),
-            self._by_kv.push((kv,), endpoint),
-        )
+        self._entries[endpoint] = self._by_slots.push((slots,), endpoint), self._by_kv.push((kv,), endpoint)
+        self._unranked.add(endpoint)
 
     def endpoint_sampled(self, endpoint: EndpointState, now: float) -> None:
         model = self._models.get(endpoint)
@@ -98,6 +98,10 @@ class CapacityDetector:
     def endpoint_closed(self, endpoint: EndpointState) -> None:
         model = self._models.pop(endpoint, None)
         if model is not None:
+            self._unranked.discard(endpoint)
+            ranked = self._ranks.pop(endpoint, None)
+            if ranked is not None:
+                self._by_saturation.remove(ranked)
             self._take_out(endpoint, model)
             self._largest = (1.0, 1.0)
             for other in self._models.values():
@@ -110,6 +114,7 @@ class CapacityDetector:
 
     def saturation(self, candidates: Candidates, now: float) -> float:
         if candidates.is_whole_pool:
+            self._rank()
             best = self._by_saturation.peek()
             return 1.0 if best is None else best.key[0]
         models = [self._models[e] for e in candidates if e in self._models]
@@ -192,12 +197,22 @@ class CapacityDetector:
     def next_change(self, now: float) -> float | None:
         return None
 
+    def _rank(self) -> None:
+        for endpoint in self._unranked:
+            old = self._ranks.get(endpoint)
+            if old is not None:
+                self._by_saturation.remove(old)
+            model = self._models[endpoint]
+            self._ranks[endpoint] = self._by_saturation.push(
+                (max(model.slots_ratio, model.kv_ratio),), endpoint
+            )
+        self._unranked.clear()
+
     def _grow_largest(self, model: EndpointModel) -> None:
         self._largest = max(self._largest[0], model.slots), max(self._largest[1], model.kv_tokens)
 
     def _take_out(self, endpoint: EndpointState, model: EndpointModel) -> None:
-        saturation, slots, kv = self._entries.pop(endpoint)
-        self._by_saturation.remove(saturation)
+        slots, kv = self._entries.pop(endpoint)
         self._by_slots.remove(slots)
         self._by_kv.remove(kv)
         self._add(model, -1)

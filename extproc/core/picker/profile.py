@@ -102,8 +102,10 @@ class Profile:
             for scorer in config.scorers
             if isinstance(scorer, affinities)
         }
+        self._affinities = list(self.affinities.values())
         loads = [scorer for scorer in config.scorers if not isinstance(scorer, affinities)]
         self.fixed: list[LoadScorerConfig] = [scorer for scorer in loads if scorer.scale == "fixed"]
+        self._loads = [(scorer.weight, scorer.load, scorer.limit) for scorer in self.fixed]
         self.relative: list[LoadScorerConfig] = [scorer for scorer in loads if scorer.scale == "pool"]
         self._moves_when_booked = any(scorer.type == "in-flight" for scorer in self.fixed)
         """A dispatch then changes the endpoint's score, and with it its place among its equals."""
@@ -130,7 +132,7 @@ class Profile:
         if not self._moves_when_booked:
             self.ranking.redraw(endpoint)
         self.chooser.dispatched(endpoint)
-        for affinity in self.affinities.values():
+        for affinity in self._affinities:
             affinity.dispatched(request, endpoint)
 
     def pick(self, request: Request, candidates: Candidates, fits: Fits) -> Pick | None:
@@ -156,10 +158,7 @@ class Profile:
 
     def field_of(self, request: Request, candidates: Candidates) -> Field:
         """The candidates with their scores for this request."""
-        boosts: dict[EndpointState, float] = {}
-        for affinity in self.affinities.values():
-            for endpoint, boost in affinity.boosts(request).items():
-                boosts[endpoint] = boosts.get(endpoint, 0.0) + boost
+        boosts = self._boosts(request)
         if not self.relative:
             return _Field(self.ranking, candidates, boosts)
         everyone = self.ranking.known(candidates)
@@ -170,6 +169,16 @@ class Profile:
         if boosts:
             totals = [t + boosts.get(e, 0.0) for t, e in zip(totals, everyone, strict=True)]
         return _ScannedField(everyone, totals, self._rng)
+
+    def _boosts(self, request: Request) -> Mapping[EndpointState, float]:
+        affinities = self._affinities
+        if len(affinities) == 1:
+            return affinities[0].boosts(request)
+        boosts: dict[EndpointState, float] = {}
+        for affinity in affinities:
+            for endpoint, boost in affinity.boosts(request).items():
+                boosts[endpoint] = boosts.get(endpoint, 0.0) + boost
+        return boosts
 
     def explain(self, request: Request, candidates: Candidates) -> dict[EndpointState, Scores]:
         """Each candidate's weighted parts; they add up to what `pick` compares."""
@@ -183,21 +192,21 @@ class Profile:
                 parts[config.type] = config.weight * fixed_score(config, endpoint)
             parts |= {config.type: config.weight * relative[config.type][number] for config in self.relative}
             parts |= {kind: found.get(endpoint, 0.0) for kind, found in boosts.items()}
-            if not self._is_preferred(endpoint):
+            if self.config.prefer is not None and not self.config.prefer.is_met(endpoint):
                 parts["prefer"] = _NOT_PREFERRED
             rows[endpoint] = Scores(sum(parts.values()), parts)
         return rows
 
     def _own_score(self, endpoint: EndpointState) -> float:
         score = 0.0
-        for config in self.fixed:
-            load = config.load(endpoint)
-            share = UNKNOWN if load is None else 1.0 - min(1.0, load / config.limit(endpoint))
-            score += config.weight * share
-        return score if self._is_preferred(endpoint) else score + _NOT_PREFERRED
-
-    def _is_preferred(self, endpoint: EndpointState) -> bool:
-        return self.config.prefer is None or self.config.prefer.is_met(endpoint)
+        for weight, load_of, limit_of in self._loads:
+            load = load_of(endpoint)
+            if load is None:
+                score += weight * UNKNOWN
+            elif (share := load / limit_of(endpoint)) < 1.0:
+                score += weight * (1.0 - share)
+        prefer = self.config.prefer
+        return score if prefer is None or prefer.is_met(endpoint) else score + _NOT_PREFERRED
 
 
 class _Field:
