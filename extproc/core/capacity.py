@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from extproc.core.capacity_model import EndpointModel, ratio
+from extproc.core.capacity_model import NO_LOAD, EndpointModel, Row, ratio
 from extproc.core.ceiling import TOLERANCE, Ceiling
 from extproc.core.checks import FieldChecks
 from extproc.core.footprint import Footprint
@@ -82,12 +82,18 @@ class CapacityDetector:
         if model is None:
             model = self._models[endpoint] = EndpointModel(self._config, endpoint)
         else:
-            self._take_out(endpoint, model)
+            slots, kv = self._entries[endpoint]
+            self._by_slots.remove(slots)
+            self._by_kv.remove(kv)
+        before = model.row
         model.refresh()
-        self._add(model, 1)
-        self._grow_largest(model)
-        slots, kv = model.slots_ratio, model.kv_ratio
-        self._entries[endpoint] = self._by_slots.push((slots,), endpoint), self._by_kv.push((kv,), endpoint)
+        self._replace(before, model.row)
+        if model.slots > self._largest[0] or model.kv_tokens > self._largest[1]:
+            self._grow_largest(model)
+        self._entries[endpoint] = (
+            self._by_slots.push((model.slots_ratio,), endpoint),
+            self._by_kv.push((model.kv_ratio,), endpoint),
+        )
         self._unranked.add(endpoint)
 
     def endpoint_sampled(self, endpoint: EndpointState, now: float) -> None:
@@ -102,7 +108,10 @@ class CapacityDetector:
             ranked = self._ranks.pop(endpoint, None)
             if ranked is not None:
                 self._by_saturation.remove(ranked)
-            self._take_out(endpoint, model)
+            slots, kv = self._entries.pop(endpoint)
+            self._by_slots.remove(slots)
+            self._by_kv.remove(kv)
+            self._replace(model.row, NO_LOAD)
             self._largest = (1.0, 1.0)
             for other in self._models.values():
                 self._grow_largest(other)
@@ -186,7 +195,7 @@ class CapacityDetector:
         if candidates.is_whole_pool:
             slots_used, kv_used, slots, kv_tokens, revoked, revoked_kv = self._sums
         else:
-            rows = [self._models[e].row() for e in candidates if e in self._models]
+            rows = [self._models[e].row for e in candidates if e in self._models]
             slots_used, kv_used, slots, kv_tokens, revoked, revoked_kv = (
                 (sum(column) for column in zip(*rows, strict=True)) if rows else [0.0] * 6
             )
@@ -211,18 +220,17 @@ class CapacityDetector:
     def _grow_largest(self, model: EndpointModel) -> None:
         self._largest = max(self._largest[0], model.slots), max(self._largest[1], model.kv_tokens)
 
-    def _take_out(self, endpoint: EndpointState, model: EndpointModel) -> None:
-        slots, kv = self._entries.pop(endpoint)
-        self._by_slots.remove(slots)
-        self._by_kv.remove(kv)
-        self._add(model, -1)
-
-    def _add(self, model: EndpointModel, sign: int) -> None:
-        for index, value in enumerate(model.row()):
-            self._sums[index] += sign * value
+    def _replace(self, old: Row, new: Row) -> None:
+        sums = self._sums
+        sums[0] += new[0] - old[0]
+        sums[1] += new[1] - old[1]
+        sums[2] += new[2] - old[2]
+        sums[3] += new[3] - old[3]
+        sums[4] += new[4] - old[4]
+        sums[5] += new[5] - old[5]
         self._changes += 1
-        if sign > 0 and self._changes > 2 * len(self._models) + 64:
+        if self._changes > len(self._models) + 64:
             # Float sums drift; summing afresh once per pool's worth of changes keeps that O(1) each.
             self._changes = 0
-            columns = zip(*(row.row() for row in self._models.values()), strict=True)
+            columns = zip(*(model.row for model in self._models.values()), strict=True)
             self._sums = [math.fsum(column) for column in columns]

@@ -40,6 +40,12 @@ class CapacityParameters(Protocol):
     def correction_memory_s(self) -> float: ...
 
 
+Row = tuple[float, float, float, float, float, float]
+"""What an endpoint adds to the pool's sums: used, capacity, revoked, each slots and KV tokens."""
+
+NO_LOAD: Row = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
 class EndpointModel:
     """Usage and capacity of one endpoint; `refresh` after every change of its state."""
 
@@ -58,6 +64,7 @@ class EndpointModel:
         "kv_ratio",
         "kv_tokens",
         "kv_used",
+        "row",
         "slots",
         "slots_ratio",
         "slots_used",
@@ -78,6 +85,7 @@ class EndpointModel:
         self.slots = self.kv_tokens = 1.0
         self.slots_used = self.kv_used = 0.0
         self.slots_ratio = self.kv_ratio = 0.0
+        self.row: Row = NO_LOAD
 
     def refresh(self) -> None:
         endpoint = self._endpoint
@@ -86,13 +94,9 @@ class EndpointModel:
         self.kv_used = self.correction * endpoint.kv_tokens + self.foreign_kv
         self.slots_ratio = ratio(self.slots_used, self.slots)
         self.kv_ratio = ratio(self.kv_used, self.kv_tokens)
-
-    def row(self) -> tuple[float, float, float, float, float, float]:
-        """What the endpoint adds to the pool's sums: used, capacity, revoked, each slots and KV tokens."""
-        endpoint = self._endpoint
         revoked_kv = self.correction * endpoint.revoked_kv_tokens
-        used = self.slots_used, self.kv_used
-        return *used, self.slots, self.kv_tokens, endpoint.revoked_requests, revoked_kv
+        used, revoked = (self.slots_used, self.kv_used), (endpoint.revoked_requests, revoked_kv)
+        self.row = (*used, self.slots, self.kv_tokens, *revoked)
 
     def takes(self, footprint: Footprint, ceiling: Ceiling, promised: Footprint | None) -> bool:
         """Whether one more request of this footprint stays within the ceiling."""
