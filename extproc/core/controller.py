@@ -179,13 +179,15 @@ class FlowController:
 
     def _let_time_pass(self, now: float, commands: list[Command]) -> bool:
         """Whatever was due by now; True when it may let something be dispatched."""
-        is_any_expired = is_any_late = is_any_given_up = False
+        is_any_expired = is_any_late = is_any_given_up = is_any_prefilled = False
         if now >= self._queues.nothing_due_before:
             is_any_expired = self._expire(now, commands)
             is_any_late = self._queues.demote_late(now)
         if self._revocations.outstanding:
             is_any_given_up = self._give_up_revocations(now)
-        is_any_prefilled = self._books.policies.pacing.expire(now)
+        pacing = self._books.policies.pacing
+        if now >= pacing.nothing_due_before:
+            is_any_prefilled = pacing.expire(now)
         return is_any_expired or is_any_late or is_any_given_up or is_any_prefilled
 
     def _take(self, event: Event, now: float, commands: list[Command]) -> bool:

@@ -51,6 +51,8 @@ class PrefillPacing:
         self._endpoints: dict[EndpointState, EndpointPrefills] = {}
         self._prefills: dict[RequestId, Prefill] = {}
         self._timers: RemovableHeap[Prefill] = RemovableHeap()
+        self.nothing_due_before = _NEVER
+        """No prefill's estimated time is over before; a bound, not the time itself."""
         self._owing: dict[EndpointState, float] = {}
         """Endpoints with owed work, and when it should all be done."""
         self._closed: dict[EndpointState, float] = {}
@@ -98,6 +100,8 @@ class PrefillPacing:
         if state.is_observed and request.is_streaming:
             due = max(due, now + _OBSERVED_HOLDS * self._config.max_hold_s)
         prefill.timer = self._timers.push((due,), prefill)
+        if due < self.nothing_due_before:
+            self.nothing_due_before = due
         self._note_closed(endpoint, state, now)
 
     def output_seen(self, request: Request, endpoint: EndpointState, now: float) -> bool:
@@ -163,7 +167,10 @@ class PrefillPacing:
             self._forget(endpoint)
 
     def expire(self, now: float) -> bool:
-        """Ends the prefills whose estimated time is over; True if there were any."""
+        """Ends the prefills whose estimated time is over; True if there were any.
+
+        Needed only from `nothing_due_before` on.
+        """
         any_ended = False
         while (entry := self._timers.peek()) is not None and entry.key[0] <= now:
             prefill = entry.item
@@ -171,6 +178,7 @@ class PrefillPacing:
             self._endpoints[prefill.endpoint].owe(prefill)
             self._end(prefill, now)
             any_ended = True
+        self.nothing_due_before = _NEVER if entry is None else entry.key[0]
         return any_ended
 
     def next_change(self, now: float) -> float | None:

@@ -34,6 +34,9 @@ class RequestQueues:
         self._active: list[int] = []
         self._ttls: RemovableHeap[QueuedRequest] = RemovableHeap()
         self._no_endpoint_ttls: RemovableHeap[QueuedRequest] = RemovableHeap()
+        self._without_outage: dict[RequestId, tuple[QueuedRequest, float]] = {}
+        """Requests that have not seen the pool empty, and when (in `_empty_s`) they must not any more: their
+        timers are started by the first outage, which most of them never see."""
         self._deadlines: RemovableHeap[QueuedRequest] = RemovableHeap()
         self._targets: RemovableHeap[QueuedRequest] = RemovableHeap()
         self._empty_since: float | None = None
@@ -76,6 +79,9 @@ class RequestQueues:
             return
         if self._empty_since is None:
             self._empty_since = now
+            for item, due in self._without_outage.values():
+                self._start(item, self._no_endpoint_ttls, due)
+            self._without_outage.clear()
         else:
             self._empty_total_s += now - self._empty_since
             self._empty_since = None
@@ -128,8 +134,12 @@ class RequestQueues:
             self._start(item, self._ttls, now - self._empty_s(now) + item.ttl_s)
             soonest = now + item.ttl_s
         if no_endpoint_ttl_s is not None:
-            self._start(item, self._no_endpoint_ttls, self._empty_s(now) + no_endpoint_ttl_s)
-            soonest = min(soonest, now + no_endpoint_ttl_s)
+            due = self._empty_s(now) + no_endpoint_ttl_s
+            if self._empty_since is None:
+                self._without_outage[item.request.id] = item, due
+            else:
+                self._start(item, self._no_endpoint_ttls, due)
+                soonest = min(soonest, now + no_endpoint_ttl_s)
         deadline_s = item.request.deadline_s
         if deadline_s is not None and band.config.missed_deadlines == "drop":
             self._start(item, self._deadlines, deadline_s)
@@ -220,7 +230,9 @@ class RequestQueues:
         return self._empty_total_s + running
 
     def _forget(self, item: QueuedRequest) -> None:
-        del self._items[item.request.id]
+        request_id = item.request.id
+        del self._items[request_id]
+        self._without_outage.pop(request_id, None)
         self.requests -= 1
         self.bytes -= item.request.size_bytes
         priority = item.request.priority
