@@ -19,7 +19,10 @@ WITHIN = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRow:
-    """One line of the table "seed figure / ours / ratio / holds?"; `ratio` is ours over the seed's."""
+    """One line of the table "seed figure / ours / ratio / holds?"; `ratio` is ours over the seed's.
+
+    `was_run` is False when a cell that it needs has no run: then it neither holds nor misses.
+    """
 
     figure: str
     kind: str
@@ -30,6 +33,7 @@ class CheckRow:
     is_calibration: bool = False
     allowed: str = ""
     reason: str = ""
+    was_run: bool = True
 
 
 Check = Callable[[SuiteResults], CheckRow]
@@ -62,8 +66,9 @@ def absolute(
             ratio=value / seed if seed else None,
             holds=holds,
             is_calibration=is_calibration,
-            allowed=f"{low:.4g} to {high:.4g}",
-            reason="" if holds else miss_reason or _unexplained(value),
+            allowed=f"{_short(low)} to {_short(high)}",
+            reason="" if holds else _reason(miss_reason, was_run=not math.isnan(value)),
+            was_run=not math.isnan(value),
         )
 
     return check
@@ -89,7 +94,8 @@ def ordering(
             ratio=None,
             holds=holds,
             allowed="every repeat",
-            reason="" if holds else miss_reason or _unexplained(math.nan if not outcomes else 0.0),
+            reason="" if holds else _reason(miss_reason, was_run=bool(outcomes)),
+            was_run=bool(outcomes),
         )
 
     return check
@@ -105,5 +111,9 @@ def close(first: Sequence[float], second: Sequence[float], *, within: float) -> 
     return [abs(a - b) <= within * max(abs(a), abs(b), 1e-12) for a, b in zip(first, second, strict=True)]
 
 
-def _unexplained(value: float) -> str:
-    return "the cell was not run" if math.isnan(value) else "not explained yet"
+def _reason(miss_reason: str, *, was_run: bool) -> str:
+    return (miss_reason or "not explained yet") if was_run else "the cell was not run"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

@@ -29,15 +29,11 @@ def render_report(
     title: str,
 ) -> str:
     """The whole page."""
-    parts = [_targets(targets)] if targets else []
+    parts = [_overview(suites, checks, targets)]
+    parts += [_targets(targets)] if targets else []
     parts += [_suite(results, checks.get(results.suite.name, ())) for results in suites]
-    links = [
-        f'<a href="#{html.escape(each.suite.name)}">{html.escape(each.suite.name)}</a>' for each in suites
-    ]
     template = Template(resources.files("extproc.bench").joinpath("report.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=html.escape(title), intro=_INTRO, links=" ".join(links), body="\n".join(parts)
-    )
+    return template.substitute(title=html.escape(title), intro=_INTRO, body="\n".join(parts))
 
 
 def figure(value: float | str | None) -> str:
@@ -51,21 +47,54 @@ def figure(value: float | str | None) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _targets(rows: Sequence[TargetRow]) -> str:
-    body = [
-        (
-            row.suite,
-            row.cell,
-            row.what,
-            row.target,
-            f"{figure(row.value)} [{figure(row.low)}, {figure(row.high)}]",
-            _mark(row.holds),
-            row.reason,
+def _overview(
+    suites: Sequence[SuiteResults],
+    checks: Mapping[str, Sequence[CheckRow]],
+    targets: Sequence[TargetRow],
+) -> str:
+    """A line for each suite, with links; counts are of what was run."""
+    rows = []
+    for results in suites:
+        suite = results.suite
+        found = [row for row in checks.get(suite.name, ()) if row.was_run]
+        mine = [row for row in targets if row.suite == suite.name]
+        rows.append(
+            (
+                suite.name,
+                suite.title,
+                _count([row.holds for row in found if row.kind == "ordering"]),
+                _count([row.holds for row in found if row.kind == "absolute"]),
+                _count([row.holds for row in mine]),
+            )
         )
-        for row in rows
-    ]
-    header = ("suite", "load, setting", "what", "target", "ours [95% interval]", "met", "why not")
-    return f'<h2 id="targets">Targets of the arm best</h2>{_table(header, body)}'
+    header = ("suite", "what", "orderings held", "figures within bounds", "targets met")
+    table = _table(header, rows)
+    for results in suites:
+        name = html.escape(results.suite.name)
+        table = table.replace(f">{name}<", f'><a href="#{name}">{name}</a><', 1)
+    return table
+
+
+def _count(held: Sequence[bool]) -> str:
+    return f"{sum(held)} of {len(held)}" if held else "–"
+
+
+def _targets(rows: Sequence[TargetRow]) -> str:
+    missed = [row for row in rows if not row.holds]
+    header = ("suite", "load, setting", "what", "target", "ours", "95% interval", "met", "why not")
+    parts = ['<h2 id="targets">Targets of the arm best</h2>']
+    parts.append(f'<p class="note">{len(rows) - len(missed)} of {len(rows)} are met.</p>')
+    if missed:
+        parts.append(_table(header, map(_target, missed)))
+    whole = _table(header, map(_target, rows))
+    parts.append(f"<details><summary>All {len(rows)} targets</summary>{whole}</details>")
+    return "".join(parts)
+
+
+def _target(row: TargetRow) -> tuple[str, ...]:
+    interval = "" if math.isnan(row.low) else f"{figure(row.low)} to {figure(row.high)}"
+    found = (figure(row.value), interval, _mark(row.holds))
+    return (row.suite, row.cell, row.what, row.target.replace("<=", "≤"), *found, row.reason)
 
 
 def _suite(results: SuiteResults, checks: Sequence[CheckRow]) -> str:
@@ -84,8 +113,8 @@ def _suite(results: SuiteResults, checks: Sequence[CheckRow]) -> str:
     folded = [*batch_charts(results), *eviction_charts(results), *timeline_charts(results)]
     parts.append(f"<details><summary>Batch time, evictions, timelines</summary>{''.join(folded)}</details>")
     header = (
-        "arm", "load", "setting", "runs", "p50 s", "p95 s", "x floor-shared p50", "p95", "batch s",
-        "evictions", "redone", "refilled", "deadlines", "rejected", "preemptions", "req/s",
+        "arm", "load", "setting", "runs", "p50 s", "p95 s", "p50 / floor-shared", "p95 / floor-shared",
+        "batch s", "evictions", "redone", "refilled", "deadlines", "rejected", "preemptions", "req/s",
     )  # fmt: skip
     cells = _table(header, [_cell(results, cell) for cell in results.cells()])
     parts.append(f"<details><summary>All cells</summary>{cells}</details>")
@@ -100,7 +129,7 @@ def _check(row: CheckRow) -> tuple[str, ...]:
         figure(row.ours),
         figure(row.ratio),
         row.allowed,
-        _mark(row.holds),
+        _mark(row.holds) if row.was_run else "not run",
         row.reason,
     )
 
@@ -131,16 +160,31 @@ def _mark(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
+_TEXT_COLUMNS = {"suite", "load, setting", "what", "why not", "figure", "reason", "arm", "load", "setting"}
+_UNBROKEN_COLUMNS = {"suite", "load, setting", "target", "ours", "95% interval", "allowed", "arm", "load"}
+"""Short texts that would make a narrow page's rows tall; the table scrolls instead."""
+
+
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    parts = [
-        '<div class="scroll"><table><tr>',
-        *(f"<th>{html.escape(name)}</th>" for name in header),
-        "</tr>",
+    kinds = [
+        " ".join(
+            name
+            for name, columns in (("text", _TEXT_COLUMNS), ("unbroken", _UNBROKEN_COLUMNS))
+            if column in columns
+        )
+        for column in header
     ]
+    parts = ['<div class="scroll"><table><tr>']
+    parts += [_table_cell("th", text, kind) for text, kind in zip(header, kinds, strict=True)]
+    parts.append("</tr>")
     for row in rows:
         parts.append("<tr>")
-        for text in row:
-            kind = f' class="{text}"' if text in ("yes", "no") else ""
-            parts.append(f"<td{kind}>{html.escape(text)}</td>")
+        for text, kind in zip(row, kinds, strict=True):
+            parts.append(_table_cell("td", text, text if text in ("yes", "no") else kind))
         parts.append("</tr>")
     return "".join([*parts, "</table></div>"])
+
+
+def _table_cell(tag: str, text: str, kind: str) -> str:
+    attribute = f' class="{kind}"' if kind else ""
+    return f"<{tag}{attribute}>{html.escape(text)}</{tag}>"

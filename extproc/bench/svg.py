@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 WIDTH = 760
 _LABEL_WIDTH = 250
 _ROW = 22
+_GAP = 8
+"""Between the labels and the axis, so that a dot at 0 stays clear of them."""
 COLOURS = ("#2f6fde", "#d1495b", "#2a9d8f", "#e9a23b", "#7b5cc4", "#5f6b7a", "#b5651d", "#1b9e4b")
 
 
@@ -52,7 +54,7 @@ def range_plot(title: str, rows: Sequence[RangeRow], *, unit: str, is_log: bool 
     if not finite:
         return ""
     axis = _Axis.over(min(finite), max(finite), is_log=is_log)
-    height = 44 + _ROW * len(rows)
+    height = 50 + _ROW * len(rows)
     parts = [_open(title, height), *axis.grid(height - 24, unit)]
     for index, row in enumerate(rows):
         y = 38 + _ROW * index
@@ -130,7 +132,7 @@ class _Axis:
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:
             share = value / self.high
-        return _LABEL_WIDTH + share * (WIDTH - _LABEL_WIDTH - 70)
+        return _LABEL_WIDTH + _GAP + share * (WIDTH - _LABEL_WIDTH - _GAP - 70)
 
     def grid(self, bottom: float, unit: str) -> list[str]:
         parts = []
@@ -171,7 +173,7 @@ def _steps(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _legend(series: Sequence[Series]) -> list[str]:
-    parts, x = [], 60.0
+    parts, x = [], 110.0
     for each in series:
         parts.append(f'<rect x="{x:.0f}" y="24" width="10" height="4" fill="{each.colour}"/>')
         parts.append(_text(x + 14, 30, each.label, colour="#555"))
