@@ -91,6 +91,11 @@ class _Lane:
         self.flows: dict[FairnessId, Entry[FairnessId]] = {}
         self.ranked: RemovableHeap[FairnessId] = RemovableHeap()
 
+    def head(self) -> QueuedRequest | None:
+        """What the lane would send next."""
+        flow = self.ranked.peek_item()
+        return None if flow is None else self.queues[flow].peek_item()
+
 
 class Band:
     """The queue of one priority; all sizes are kept as running sums."""
@@ -182,6 +187,8 @@ class Band:
 
     def head(self, lanes: AbstractSet[LaneKey] = frozenset()) -> QueuedRequest | None:
         """What goes next when the given lanes are closed."""
+        if not lanes and len(self._lanes) == 1:
+            return next(iter(self._lanes.values())).head()
         best: Key | None = None
         found: QueuedRequest | None = None
         for key, lane in self._lanes.items():
@@ -191,15 +198,13 @@ class Band:
             if top is None or top.item is None:
                 continue
             if best is None or top.key < best:
-                best, found = top.key, lane.queues[top.item].peek_item()
+                best, found = top.key, lane.head()
         return found
 
     def is_lane_head(self, item: QueuedRequest) -> bool:
         """Whether the request is what its lane would send next."""
         lane = self._lanes.get(item.lane)
-        if lane is None or lane.ranked.peek_item() != item.request.fairness_id:
-            return False
-        return lane.queues[item.request.fairness_id].peek() is item.entry
+        return lane is not None and lane.head() is item
 
     def serve(self, item: QueuedRequest) -> None:
         """Takes the request out as dispatched: its flow has had its turn."""

@@ -83,8 +83,13 @@ class RemovableHeap(Generic[T]):
         return None
 
     def peek_item(self) -> T | None:
-        entry = self.peek()
-        return None if entry is None else entry.item
+        heap = self._heap
+        while heap:
+            item = heap[0][2].item
+            if item is not None:
+                return item
+            heapq.heappop(heap)
+        return None
 
     def pop(self) -> T | None:
         entry = self.peek()
