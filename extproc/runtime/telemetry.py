@@ -18,7 +18,7 @@ from extproc.exchange.observation import OutputTimes
 from extproc.exchange.refusals import Refusal
 from extproc.runtime.cells import CounterCell, HistogramCell
 from extproc.runtime.gauges import PriorityLabels
-from extproc.runtime.labels import LabelCap
+from extproc.runtime.labels import OVERFLOW, LabelCap
 from extproc.runtime.meters import Meters
 from extproc.runtime.recent import RecentLatencies
 
@@ -57,6 +57,29 @@ class Recorder(Protocol):
         ...
 
 
+class _BandCells:
+    """The series of one priority label that the usual request moves, found once instead of each time."""
+
+    __slots__ = (
+        "arrived",
+        "completed",
+        "dispatched",
+        "duration",
+        "headers_time",
+        "prompt_tokens",
+        "queue_wait",
+    )
+
+    def __init__(self, telemetry: Telemetry, label: str) -> None:
+        self.arrived = telemetry._requests_arrived(label)
+        self.prompt_tokens = telemetry._prompt_tokens(label)
+        self.dispatched = telemetry._requests(label, Outcome.DISPATCHED.value)
+        self.queue_wait = telemetry._queue_wait(label, Outcome.DISPATCHED.value)
+        self.headers_time = telemetry._headers_time(label)
+        self.completed = telemetry._requests_finished(label, EndReason.COMPLETED.value)
+        self.duration = telemetry._duration(label)
+
+
 class Telemetry:
     """Counts into `meters`; implements `Recorder` and takes the streams' own reports."""
 
@@ -71,6 +94,8 @@ class Telemetry:
         self._models = LabelCap(MAX_MODEL_LABELS)
         self._priority = priorities or PriorityLabels()
         self._revoked_at: dict[RequestId, float] = {}
+        self._cells_by_priority: dict[int, _BandCells] = {}
+        self._cells_by_model: dict[str, CounterCell] = {}
         self.recent_ttft = RecentLatencies()
         self._requests_arrived = counter("requests_arrived")
         self._requests = counter("requests")
@@ -128,23 +153,28 @@ class Telemetry:
     # ---- from the driver
 
     def arrived(self, request: Request) -> None:
-        priority = self._priority(request.priority)
-        self._requests_arrived(priority).inc()
-        self._prompt_tokens(priority).observe(request.prompt_tokens)
+        cells = self._cells(request.priority)
+        cells.arrived.value += 1
+        cells.prompt_tokens.observe(request.prompt_tokens)
         self._body_bytes.observe(request.size_bytes)
 
     def decided(self, request: Request, command: Command, queued_s: float) -> None:
+        if type(command) is Dispatch:
+            cells = self._cells(request.priority)
+            cells.dispatched.value += 1
+            cells.queue_wait.observe(queued_s)
+            model = self._cells_by_model.get(request.model) or self._model_cell(request.model)
+            model.value += 1
+            return
         priority = self._priority(request.priority)
         outcome = _outcome(command)
         self._requests(priority, outcome.value).inc()
         self._queue_wait(priority, outcome.value).observe(queued_s)
-        if outcome is Outcome.DISPATCHED:
-            self._model_requests(self._models.label(request.model)).inc()
-        elif outcome is Outcome.EXPIRED_DEADLINE:
+        if outcome is Outcome.EXPIRED_DEADLINE:
             self._deadline_missed(priority).inc()
 
     def response_started(self, request: Request, since_dispatch_s: float) -> None:
-        self._headers_time(self._priority(request.priority)).observe(since_dispatch_s)
+        self._cells(request.priority).headers_time.observe(since_dispatch_s)
 
     def revoked(self, request: Request, now: float) -> None:
         self._revocations_issued(self._priority(request.priority)).inc()
@@ -159,6 +189,13 @@ class Telemetry:
         expected_output_tokens: int | None,
         now: float,
     ) -> None:
+        usage = event.usage if type(event) is RequestFinished else None
+        reason = event.reason if type(event) is RequestFinished else EndReason.CLIENT_GONE
+        if reason is EndReason.COMPLETED and usage is None and dispatched_at and not self._revoked_at:
+            cells = self._cells(request.priority)
+            cells.completed.value += 1
+            cells.duration.observe(now - arrived_at)
+            return
         priority = self._priority(request.priority)
         if not dispatched_at:
             self._requests(priority, Outcome.CANCELLED.value).inc()
@@ -167,10 +204,8 @@ class Telemetry:
         revoked_at = self._revoked_at.pop(request.id, None)
         if revoked_at is not None:
             self._confirmation.observe(now - revoked_at)
-        reason = event.reason if isinstance(event, RequestFinished) else EndReason.CLIENT_GONE
         self._requests_finished(priority, reason.value).inc()
         self._duration(priority).observe(now - arrived_at)
-        usage = event.usage if isinstance(event, RequestFinished) else None
         if reason is EndReason.EVICTED:
             self._redone_tokens(priority, "prompt").inc(request.prompt_tokens)
             if usage is not None and usage.output_tokens and not request.is_resumable:
@@ -183,6 +218,22 @@ class Telemetry:
                     self._estimate_ratio(priority).observe(ratio)
             if usage.cached_tokens is not None:
                 self._cached_tokens(priority).observe(usage.cached_tokens)
+
+    def _cells(self, priority: int) -> _BandCells:
+        cells = self._cells_by_priority.get(priority)
+        if cells is None:
+            label = self._priority(priority)
+            cells = _BandCells(self, label)
+            if label != OVERFLOW:
+                self._cells_by_priority[priority] = cells
+        return cells
+
+    def _model_cell(self, model: str) -> CounterCell:
+        label = self._models.label(model)
+        cell = self._model_requests(label)
+        if label == model:
+            self._cells_by_model[model] = cell
+        return cell
 
     def handled(self, event: Event, duration_s: float) -> None:
         self._decision(type(event).__name__).observe(duration_s)
