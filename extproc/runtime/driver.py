@@ -11,8 +11,9 @@ import asyncio
 import logging
 import math
 from collections import deque
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from extproc.clock import Clock
 from extproc.core.commands import Command, Dispatch, Revoke
@@ -52,8 +53,7 @@ class Sink(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Slot:
+class Slot(msgspec.Struct):
     """Where the decisions about one request go. The first one is written once."""
 
     request: Request
@@ -166,7 +166,8 @@ class Driver:
 
     def _handle(self, event: Event) -> None:
         now = self._clock.now()
-        self._note(event, now)
+        if self._note(event, now):
+            return
         commands = self._controller.handle(event, now)
         self._calls += 1
         if self._calls % _TIMED_EVERY == 0:
@@ -174,31 +175,36 @@ class Driver:
         for command in commands:
             self._perform(command, now)
 
-    def _note(self, event: Event, now: float) -> None:
-        """Count what the event says, and let go of requests that have ended."""
+    def _note(self, event: Event, now: float) -> bool:
+        """Counts what the event says, and lets go of requests that have ended; True: it says nothing else."""
         match event:
             case RequestArrived() | OutputObserved():
                 pass
             case RequestFinished() | RequestCancelled():
                 slot = self._slots.pop(event.request_id, None)
                 if slot is not None:
-                    expected = self._controller.expected_output_tokens(event.request_id)
+                    expected = None
+                    if type(event) is RequestFinished and event.usage is not None:
+                        expected = self._controller.expected_output_tokens(event.request_id)
                     self._recorder.ended(
                         slot.request, slot.arrived_at, slot.dispatched_at, event, expected, now
                     )
             case ResponseStarted():
-                self._note_response(event, now)
+                return self._note_response(event, now)
             case _:
                 self.unqueued.observe(event)
+        return False
 
-    def _note_response(self, event: ResponseStarted, now: float) -> None:
+    def _note_response(self, event: ResponseStarted, now: float) -> bool:
+        """An answer from where the request was sent tells flow control nothing that it doesn't know."""
         slot = self._slots.get(event.request_id)
-        if slot is None:
-            return
+        if slot is None or slot.dispatched is None:
+            return False
         self._recorder.response_started(slot.request, now - slot.dispatched_at)
-        if self.endpoint_observer is not None and slot.dispatched is not None:
-            endpoint_id = slot.dispatched.endpoint_id
-            self.endpoint_observer.note_response(endpoint_id, event.endpoint_address, event.status or 0)
+        dispatched, served_by = slot.dispatched, event.endpoint_address
+        if self.endpoint_observer is not None:
+            self.endpoint_observer.note_response(dispatched.endpoint_id, served_by, event.status or 0)
+        return served_by is None or served_by == dispatched.address
 
     def _perform(self, command: Command, now: float) -> None:
         slot = self._slots.get(command.request_id)
