@@ -16,6 +16,9 @@ MAX_GAPS = 8192
 """Gaps kept per response; a longer answer's later gaps are left out of the histogram."""
 
 _WINDOW_S = 1.0
+_USUAL_CHUNKS = 100.0
+_CHUNKS_WEIGHT = 0.1
+_LONGEST_DEBT_S = 10.0
 
 
 @dataclass(slots=True)
@@ -100,8 +103,10 @@ def _merge(old: UsageCounts | None, new: UsageCounts) -> UsageCounts:
 
 
 class ObservationSampler:
-    """Decides which responses are watched: a share of all with a bound on their rate, all while
-    there are few.
+    """Decides which responses are watched: a share of all within a budget, all while there are few.
+
+    The budget fills at `max_chunks_per_s`; a response under way counts for as many chunks as the last ones
+    had, and for its own number when it has ended, which may leave a debt of some seconds.
     """
 
     def __init__(self, config: ObservationConfig, draw: Callable[[], float]) -> None:
@@ -110,28 +115,35 @@ class ObservationSampler:
         self._window_start = float("-inf")
         self._count = 0
         self._previous_per_s = 0.0
-        self._allowance = 1.0
-        self._allowance_at = float("-inf")
+        self._budget = 0.0
+        self._filled_at: float | None = None
+        self._watched = 0
+        self._usual_chunks = _USUAL_CHUNKS
 
     def wants(self, now: float) -> bool:
-        """Whether the response that starts now shall be watched."""
+        """Whether the response that starts now shall be watched; if so, `ended` must follow."""
         elapsed_s = now - self._window_start
         if elapsed_s >= _WINDOW_S:
             self._previous_per_s = self._count / elapsed_s
             self._window_start, self._count = now, 0
         self._count += 1
         few = self._config.all_below_per_s
-        if self._count <= few and self._previous_per_s <= few:
-            return True
-        return self._draw() < self._config.fraction and self._take_allowance(now)
+        is_wanted = self._count <= few and self._previous_per_s <= few
+        if not is_wanted:
+            is_wanted = self._draw() < self._config.fraction and self._is_within_budget(now)
+        self._watched += is_wanted
+        return is_wanted
 
-    def _take_allowance(self, now: float) -> bool:
-        """A bucket that fills at `max_per_s` and holds one second's worth, at least one."""
-        rate = self._config.max_per_s
-        gained = rate * min(now - self._allowance_at, _WINDOW_S)
-        self._allowance = min(self._allowance + gained, max(rate * _WINDOW_S, 1.0))
-        self._allowance_at = now
-        if self._allowance < 1.0:
-            return False
-        self._allowance -= 1.0
-        return True
+    def ended(self, chunks: int) -> None:
+        """A response that was wanted is over after so many chunks."""
+        self._watched -= 1
+        self._usual_chunks += _CHUNKS_WEIGHT * (chunks - self._usual_chunks)
+        deepest = -_LONGEST_DEBT_S * self._config.max_chunks_per_s
+        self._budget = max(self._budget - chunks, deepest)
+
+    def _is_within_budget(self, now: float) -> bool:
+        rate = self._config.max_chunks_per_s
+        before, self._filled_at = self._filled_at, now
+        gained = rate * (_WINDOW_S if before is None else now - before)
+        self._budget = min(self._budget + gained, max(rate * _WINDOW_S, 1.0))
+        return self._budget - self._watched * self._usual_chunks > 0

@@ -25,6 +25,8 @@ class ResponseSide:
     """State of the response of a dispatched request."""
 
     __slots__ = (
+        "_chunks",
+        "_is_sampled",
         "_max_captured_bytes",
         "_mode",
         "_reported_tokens",
@@ -44,6 +46,8 @@ class ResponseSide:
         self._sampler = sampler
         self._max_captured_bytes = max_captured_bytes
         self._reported_tokens = 0
+        self._is_sampled = False
+        self._chunks = 0
         self.restorer: ModelRestorer | None = None
         self.observer: ResponseObserver | None = None
         self.status = 0
@@ -66,6 +70,7 @@ class ResponseSide:
         if not event.is_end and self._is_readable(event):
             if self._mode is BodyMode.NONE and self._sampler.wants(now):
                 override = self._mode = BodyMode.STREAMED
+                self._is_sampled = True
             if self._mode is not BodyMode.NONE:
                 content_type = event.headers.get("content-type", "")
                 self.observer = ResponseObserver(content_type, self._max_captured_bytes)
@@ -86,6 +91,7 @@ class ResponseSide:
 
     def on_body(self, event: ResponseBody, now: float) -> list[ExchangeCommand]:
         """Answer a piece of the response body, and look at it."""
+        self._chunks += 1
         commands: list[ExchangeCommand] = []
         if self.observer is not None:
             self.observer.feed(event.data, event.is_end, now)
@@ -110,6 +116,8 @@ class ResponseSide:
         if self.has_ended:
             return []
         self.has_ended = True
+        if self._is_sampled:
+            self._sampler.ended(self._chunks)
         return [Notify(RequestFinished(self._request_id, reason, self.usage()))]
 
     def end_by_stream(self, was_evicted: bool) -> list[ExchangeCommand]:

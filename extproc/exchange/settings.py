@@ -186,21 +186,21 @@ class TokenConfig:
 class ObservationConfig:
     """Which responses are looked at chunk by chunk where Envoy keeps their bodies from us (lean mode).
 
-    A share of `fraction`, but at most `max_per_s` new ones per second (each of its chunks costs as much as a
-    whole request), and every one while fewer than `all_below_per_s` requests arrive per second. Needs
-    `allow_mode_override: true` in Envoy; without it Envoy ignores the request, at no harm.
+    A share of `fraction` within about `max_chunks_per_s` of their chunks (each costs us a message, so long
+    answers are watched less often), and every one while fewer than `all_below_per_s` requests arrive per
+    second. Needs `allow_mode_override: true` in Envoy; without it Envoy ignores the request, at no harm.
     """
 
     fraction: float = 0.01
     all_below_per_s: float = 5.0
-    max_per_s: float = 1.0
+    max_chunks_per_s: float = 100.0
     max_captured_bytes: int = 1024 * 1024
 
     def __post_init__(self) -> None:
         problems = []
         if not 0 <= self.fraction <= 1:
             problems.append(Problem("fraction", "must lie between 0 and 1"))
-        for name in ("all_below_per_s", "max_per_s"):
+        for name in ("all_below_per_s", "max_chunks_per_s"):
             if getattr(self, name) < 0:
                 problems.append(Problem(name, "must not be negative"))
         if self.max_captured_bytes < 1024:

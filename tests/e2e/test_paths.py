@@ -134,7 +134,7 @@ async def test_a_priority_is_taken_out_of_the_body_and_nothing_else(tmp_path: Pa
 
 async def test_sampled_responses_teach_and_are_untouched(tmp_path: Path) -> None:
     """With `mode_override` a lean stream's body comes by; usage, times and the ratio are learnt from it."""
-    config = {"requests": {"observation": {"fraction": 1.0, "max_per_s": 1000}}}
+    config = {"requests": {"observation": {"fraction": 1.0, "max_chunks_per_s": 100_000}}}
     async with Gateway(tmp_path, config) as gateway:
         for http2 in (False, True):
             async with gateway.client(http2=http2) as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
 from extproc.exchange.observation import ObservationSampler, ResponseObserver
 from extproc.exchange.settings import ObservationConfig, TokenConfig
@@ -44,16 +45,32 @@ def test_ids_and_media_are_counted_by_rule() -> None:
     assert estimator.estimate_opaque(20 << 20) == 8192
 
 
-def test_few_responses_are_all_watched_and_many_by_share_and_rate() -> None:
+def watch(sampler: ObservationSampler, per_s: float, start: float, seconds: int, chunks: int) -> int:
+    """How many are watched at this rate, when each answer of so many chunks takes a second."""
+    watched, running = 0, deque[float]()
+    for number in range(int(per_s * seconds)):
+        now = start + number / per_s
+        while running and running[0] <= now:
+            running.popleft()
+            sampler.ended(chunks)
+        if sampler.wants(now):
+            watched += 1
+            running.append(now + 1.0)
+    for _ in running:
+        sampler.ended(chunks)
+    return watched
+
+
+def test_few_responses_are_all_watched_and_many_by_share_within_a_budget_of_chunks() -> None:
     sampler = ObservationSampler(
-        ObservationConfig(fraction=0.01, all_below_per_s=5, max_per_s=2), random.Random(1).random
+        ObservationConfig(fraction=0.01, all_below_per_s=5, max_chunks_per_s=100), random.Random(1).random
     )
-    slow = [sampler.wants(float(second)) for second in range(20)]
-    assert all(slow)
-    fast = [sampler.wants(100 + number / 50) for number in range(5000)]  # 50/s for 100 s
-    assert 20 <= sum(fast[50:]) <= 90
-    flood = [sampler.wants(1000 + number / 2000) for number in range(20_000)]  # 2,000/s for 10 s
-    assert sum(flood[2000:]) <= 25
+    assert watch(sampler, 1, 0.0, 20, chunks=10) == 20
+    assert 20 <= watch(sampler, 50, 100.0, 100, chunks=10) <= 90  # 1% of 5,000
+    for chunks in (10, 100, 1000):
+        start = 10_000.0 + chunks * 10
+        watched = watch(sampler, 2000, start, 100, chunks)
+        assert 0.5 <= watched * chunks / (100 * 100) <= 1.6, chunks  # however long answers are
 
 
 def test_a_response_is_read_alike_whatever_the_cuts() -> None:
