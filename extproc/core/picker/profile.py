@@ -137,6 +137,9 @@ class Profile:
 
     def pick(self, request: Request, candidates: Candidates, fits: Fits) -> Pick | None:
         """The first in the chooser's order that fits; the fallbacks need not, they are for a dead pick."""
+        if len(candidates) == 1:
+            (only,) = candidates
+            return Pick(only) if fits(only) else None
         wanted = self.config.max_endpoints
         best: EndpointState | None = None
         skipped: list[EndpointState] = []

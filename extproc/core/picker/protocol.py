@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from extproc.core.pool import Candidates, EndpointState, Labels
 from extproc.core.types import Request
 
 Fits = Callable[[EndpointState], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(msgspec.Struct, frozen=True, gc=False):
     """The chosen endpoint, and where Envoy may retry, best first."""
 
     endpoint: EndpointState
