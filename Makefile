@@ -59,7 +59,7 @@ $(CLIENTS_VENV)/%/bin: | $(BIN)/python
 		{ rm -rf $(CLIENTS_VENV)/$*; exit 1; }
 
 test-clients: $(STAMP) $(CLIENTS_VENV)/guidellm/bin $(CLIENTS_VENV)/aiperf/bin ## guidellm and aiperf through Envoy
-	EXTPROC_CLIENTS_BIN=$(CLIENTS_VENV)/guidellm/bin:$(CLIENTS_VENV)/aiperf/bin \
+	EXTPROC_CLIENTS_BIN=$(abspath $(CLIENTS_VENV)/guidellm/bin):$(abspath $(CLIENTS_VENV)/aiperf/bin) \
 		$(BIN)/python -m pytest -q -rs -m clients
 
 protos: $(STAMP) ## regenerate extproc/wire from protos/
