@@ -192,6 +192,13 @@ class Exchange:
             return [Note("count-fallback"), *self._submit(self.admission)]
         return self._submit(self.admission.with_prompt_tokens(tokens))
 
+    @property
+    def is_underway(self) -> bool:
+        """Whether a stream that ends now ends before its request was answered."""
+        if self.state is State.DISPATCHED and self.response is not None:
+            return self.response.is_underway
+        return self.state is State.COLLECTING or self.state in WAITING
+
     def close(self) -> list[ExchangeCommand]:
         """The stream is over, however: what flow control still holds of it is given back."""
         state, self.state = self.state, State.ANSWERED

@@ -57,6 +57,13 @@ class ResponseSide:
     def has_started(self) -> bool:
         return self.status > 0
 
+    @property
+    def is_underway(self) -> bool:
+        """Whether more is to come, as far as one can tell: an unseen body may have ended at any time."""
+        if self.has_ended:
+            return False
+        return not (self.observer.is_complete if self.observer is not None else self.has_started)
+
     def on_headers(self, event: ResponseHeaders, now: float) -> list[ExchangeCommand]:
         """Answer the response headers; perhaps ask Envoy for this response's body."""
         status = event.headers.get(":status", "")
@@ -125,14 +132,8 @@ class ResponseSide:
         if self.has_ended:
             return []
         if was_evicted:
-            reason = EndReason.EVICTED
-        elif self.observer is not None:
-            reason = self._natural_end() if self.observer.is_complete else EndReason.CLIENT_GONE
-        elif self.has_started:
-            reason = self._natural_end()
-        else:
-            reason = EndReason.CLIENT_GONE
-        return self.finish(reason)
+            return self.finish(EndReason.EVICTED)
+        return self.finish(EndReason.CLIENT_GONE if self.is_underway else self._natural_end())
 
     def usage(self) -> Usage | None:
         """Token counts as far as they were seen; without the engine's figure the chunks that were counted."""

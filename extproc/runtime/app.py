@@ -104,7 +104,8 @@ class Application:
         )
         self.service.on_idle = self._idle.set
         handlers = [self.service.handler(), self.health.handler()]
-        self._server = build_server(config.server, config.requests.limits.max_body_bytes, handlers)
+        limits = config.requests.limits
+        self._server, self._server_loop = build_server(config.server, limits.max_body_bytes, handlers)
         self.feed = LiveFeed(self._take_snapshot, self.clock)
         self._admin: AdminServer | None = None
         self.watch = PoolWatch(
@@ -210,6 +211,7 @@ class Application:
                 await self._server.stop(_STOP_GRACE_S if self.service.open_streams else 0)
         except TimeoutError:
             logger.warning("the gRPC server did not stop in time")
+        self._server_loop.is_patient = False
         self.watch.close()
         self.driver.close()
         await self.keeper.close()

@@ -19,6 +19,7 @@ from extproc.exchange.refusals import refuse_overload
 from extproc.exchange.surroundings import Surroundings
 from extproc.runtime.driver import Driver
 from extproc.runtime.journal import Journal
+from extproc.runtime.patient_loop import PatientLoop, build_patiently
 from extproc.runtime.stream import Counter, Stream
 from extproc.runtime.telemetry import Telemetry
 from extproc.tasks import TaskKeeper
@@ -108,8 +109,13 @@ class ProcessorService:
         return grpc.method_handlers_generic_handler(SERVICE, {"Process": method})
 
 
-def build_server(config: ServerConfig, max_body_bytes: int, handlers: list[_Handler]) -> grpc.aio.Server:
-    """A server with the limits and keepalive settings that thousands of open streams need."""
+def build_server(
+    config: ServerConfig, max_body_bytes: int, handlers: list[_Handler]
+) -> tuple[grpc.aio.Server, PatientLoop]:
+    """A server with the limits and keepalive settings that thousands of open streams need, and its loop.
+
+    To be called from within the event loop.
+    """
     keepalive = config.keepalive
     limit = TOLERATED_BODY_FACTOR * max_body_bytes + MESSAGE_OVERHEAD_BYTES
     options = [
@@ -126,9 +132,9 @@ def build_server(config: ServerConfig, max_body_bytes: int, handlers: list[_Hand
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.so_reuseport", 0),
     ]
-    server = grpc.aio.server(options=options)
+    server, loop = build_patiently(lambda: grpc.aio.server(options=options))
     server.add_generic_rpc_handlers(handlers)
-    return server
+    return server, loop
 
 
 def bind(server: grpc.aio.Server, config: ServerConfig, credentials: Credentials) -> int:

@@ -33,6 +33,7 @@ from extproc.exchange.machine import Exchange, State
 from extproc.exchange.refusals import refuse_internal
 from extproc.runtime.driver import Driver
 from extproc.runtime.journal import Journal, RequestRecord
+from extproc.runtime.patient_loop import ABANDON
 from extproc.runtime.telemetry import Telemetry
 from extproc.tasks import TaskKeeper
 from extproc.wire.codec import encode, parse_request, read_event, read_modes
@@ -117,7 +118,7 @@ class Stream:
         try:
             end = await self._converse()
         except asyncio.CancelledError:
-            end = "client-gone" if self.exchange.state is not State.QUEUED else "left-in-queue"
+            end = self._ending()
             raise
         except (PeerProtocolError, DecodeError) as error:
             end = "protocol-error"
@@ -133,12 +134,18 @@ class Stream:
         while True:
             message = await call.read()
             if message is _EOF:
-                return "complete"
+                return self._ending()
             self._take(message)
             if self._outbox:
                 await self._flush()
             if self._is_answered and not self._is_writing:
                 return "complete"
+
+    def _ending(self) -> str:
+        """What the peer's end of the stream means; whether it was a reset makes no difference."""
+        if self.exchange.state is State.QUEUED:
+            return "left-in-queue"
+        return "client-gone" if self.exchange.is_underway else "complete"
 
     def decided(self, command: Command) -> None:
         """The driver's word on our request; may come from within our own submission."""
@@ -231,7 +238,7 @@ class Stream:
             return
         if self._is_answered and self._task is not None and self._guard is None:
             loop = asyncio.get_running_loop()
-            self._guard = loop.call_later(CLOSE_GRACE_S, self._task.cancel)
+            self._guard = loop.call_later(CLOSE_GRACE_S, self._task.cancel, ABANDON)
 
     async def _flush(self) -> None:
         """Write the outbox, unless that is being done already."""

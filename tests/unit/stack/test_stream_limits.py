@@ -31,7 +31,7 @@ def test_the_shipped_file_and_the_rendered_one_carry_them() -> None:
     _check(render(EnvoySettings()))
 
 
-def test_the_server_accepts_bursts(monkeypatch: Any) -> None:
+async def test_the_server_accepts_bursts(monkeypatch: Any) -> None:
     options: dict[str, object] = {}
 
     class Server:
