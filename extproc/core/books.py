@@ -33,6 +33,18 @@ class Books:
         policies.picker.request_dispatched(request, endpoint, now)
         return entry
 
+    def output_seen(self, entry: InflightRequest, now: float) -> bool:
+        """Output of a request; True if somebody may go now who couldn't before it."""
+        policies = self.policies
+        may_dispatch = policies.pacing.output_seen(entry.request, entry.endpoint, now)
+        if policies.estimator.releases_at_first_output:
+            taken = self.ledger.release_tokens(entry)
+            if taken.tokens:
+                policies.ceilings.released(entry.request.priority, taken, now)
+                self.touch(entry.endpoint, now)
+                return True
+        return may_dispatch
+
     def release(
         self, request_id: RequestId, now: float, output_tokens: int | None = None
     ) -> InflightRequest | None:

@@ -282,7 +282,7 @@ class FlowController:
         entry.output_tokens = max(entry.output_tokens, output_tokens)
         if entry.first_output_at is None:
             entry.first_output_at = now
-        return self._books.policies.pacing.output_seen(entry.request, entry.endpoint, now)
+        return self._books.output_seen(entry, now)
 
     def _sampled(self, sample: EndpointSample, now: float) -> bool:
         state = self._pool.set_sample(sample)

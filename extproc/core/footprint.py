@@ -15,6 +15,7 @@ import msgspec
 from extproc.core.checks import FieldChecks
 from extproc.core.output_lengths import OutputLengths
 from extproc.core.types import Request
+from extproc.errors import ConfigError, Problem
 
 
 class Footprint(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +49,9 @@ class FootprintConfig:
 
     add_estimated_output_tokens: bool = False
     """Whether `tokens` counts the output by the ratio rule too, not only the prompt."""
+    release_at_first_output: bool = False
+    """Whether `tokens` leaves the load at the first output, so that it counts work in prefill only (the
+    peer's way without output). Only where output is seen, and only while no output is counted."""
     output_ratio: float = 1.5
     max_estimated_output_tokens: int | None = None
     learn_output: bool = True
@@ -59,6 +63,9 @@ class FootprintConfig:
         checks = FieldChecks(self).at_least("output_ratio", 0, 1000)
         checks.at_least("max_estimated_output_tokens", 0, 10_000_000)
         checks.fraction("output_quantile").at_least("min_samples", 1, 128).finish()
+        if self.release_at_first_output and self.add_estimated_output_tokens:
+            text = "needs add_estimated_output_tokens: false, since counted output is held until the end"
+            raise ConfigError([Problem("release_at_first_output", text)])
 
 
 class FootprintEstimator:
@@ -71,6 +78,7 @@ class FootprintEstimator:
         self.block_tokens = block_tokens
         self.version = 0
         """Grows whenever an estimate may have changed."""
+        self.releases_at_first_output = config.release_at_first_output
         self._config = config
         self._lengths = OutputLengths(config.output_quantile, config.min_samples)
 

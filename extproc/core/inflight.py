@@ -88,6 +88,18 @@ class InflightLedger:
         entry.revoked_at = now
         _load_revoked(entry.endpoint, entry.footprint, 1)
 
+    def release_tokens(self, entry: InflightRequest) -> Footprint:
+        """Its tokens weigh nothing from now on; returns what was taken off."""
+        taken = Footprint(0, entry.footprint.tokens, 0)
+        if not taken.tokens:
+            return taken
+        entry.endpoint.tokens -= taken.tokens
+        if entry.revoked_at is not None:
+            entry.endpoint.revoked_tokens -= taken.tokens
+        self._count(entry.request.priority, taken, -1)
+        entry.footprint = entry.footprint.minus(taken)
+        return taken
+
     def release(self, request_id: RequestId) -> InflightRequest | None:
         """Ends a booking; None for an unknown or already released id."""
         entry = self._entries.pop(request_id, None)

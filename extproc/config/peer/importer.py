@@ -189,12 +189,15 @@ class _Reader:
         plugin = self._plugins.first_of(INFLIGHT_LOAD)
         if plugin is None:
             return {}
+        # Without output the peer counts a prompt until its first output only.
+        held = bool(plugin.parameters.get("addEstimatedOutputTokens", False))
+        section: Section = {} if held else {"release_at_first_output": True}
         keys = {
             "addEstimatedOutputTokens": "add_estimated_output_tokens",
             "outputRatio": "output_ratio",
             "maxEstimatedOutputTokens": "max_estimated_output_tokens",
         }
-        return self._parameters(plugin, keys, {})
+        return section | self._parameters(plugin, keys, {})
 
     def _ceilings(self) -> Section:
         path: Path = ("flowControl", "usageLimitPolicyPluginRef")

@@ -80,6 +80,11 @@ def flow_control(config: dict[str, Any]) -> FlowControlConfig:
     return load_text(yaml.safe_dump(config["flow_control"]), FlowControlConfig)
 
 
+def test_prompts_counted_without_output_leave_the_load_at_the_first_output() -> None:
+    section = flow_control(import_text(BY_TOKENS.replace("addEstimatedOutputTokens: true, ", "")).config)
+    assert section.footprint.release_at_first_output
+
+
 def test_token_counting_and_limits_come_over() -> None:
     imported = import_text(BY_TOKENS)
     section = flow_control(imported.config)
@@ -92,6 +97,7 @@ def test_token_counting_and_limits_come_over() -> None:
     )
     assert detector.burst_fraction == 0.1
     assert section.footprint.add_estimated_output_tokens
+    assert not section.footprint.release_at_first_output
     assert section.footprint.output_ratio == 0.5
     assert section.footprint.max_estimated_output_tokens == 2048
     assert section.max_requests == 4000
