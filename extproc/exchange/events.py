@@ -11,6 +11,8 @@ import msgspec
 class BodyMode(Enum):
     """How Envoy hands a body to us; the values are Envoy's."""
 
+    __hash__ = object.__hash__  # members are compared by identity; Enum's own hash runs Python code
+
     NONE = 0
     STREAMED = 1
     BUFFERED = 2
@@ -20,6 +22,8 @@ class BodyMode(Enum):
 
 class Phase(Enum):
     """The six kinds of message; each is answered in its own kind."""
+
+    __hash__ = object.__hash__
 
     REQUEST_HEADERS = "request-headers"
     REQUEST_BODY = "request-body"

@@ -28,6 +28,8 @@ _ABSENT = Raw(b"")
 class ApiKind(Enum):
     """Which API a path belongs to; decides the fields that are read. The value is a metric label."""
 
+    __hash__ = object.__hash__  # members are compared by identity; Enum's own hash runs Python code
+
     CHAT = "chat"
     COMPLETIONS = "completions"
     RESPONSES = "responses"
