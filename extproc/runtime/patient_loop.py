@@ -66,6 +66,18 @@ class PatientLoop:
         return getattr(self._loop, name)
 
 
+async def leave_reset() -> None:
+    """Ends the call here, by CancelledError, when the peer has reset it: nobody waits for a status.
+
+    To be awaited after the end of reading, which may come just before the news of the reset does.
+    """
+    task = asyncio.current_task()
+    if task is not None and not task.cancelling():
+        await asyncio.sleep(0)
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 def build_patiently(build: Callable[[], T]) -> tuple[T, PatientLoop]:
     """What `build` makes, a gRPC server or client, and the loop that it was given as the running one."""
     loop = asyncio.get_running_loop()

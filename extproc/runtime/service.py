@@ -19,6 +19,7 @@ from extproc.exchange.refusals import refuse_overload
 from extproc.exchange.surroundings import Surroundings
 from extproc.runtime.driver import Driver
 from extproc.runtime.journal import Journal
+from extproc.runtime.patient_loop import leave_reset
 from extproc.runtime.patient_loop import PatientLoop, build_patiently
 from extproc.runtime.stream import Counter, Stream
 from extproc.runtime.telemetry import Telemetry
@@ -78,7 +79,8 @@ class ProcessorService:
             return
         self.open_streams += 1
         try:
-            await self._stream(context).run()
+            if await self._stream(context).run():
+                await leave_reset()
         except PeerProtocolError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:

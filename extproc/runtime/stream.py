@@ -111,8 +111,8 @@ class Stream:
         self._counting: asyncio.Task[None] | None = None
         self._guard: asyncio.TimerHandle | None = None
 
-    async def run(self) -> None:
-        """Read until the peer is done, or until we have answered for good."""
+    async def run(self) -> bool:
+        """Read until the peer is done, or until we have answered for good; True: the peer was done first."""
         end = "internal"
         self._task = asyncio.current_task()
         try:
@@ -128,6 +128,7 @@ class Stream:
             end = "client-gone"  # the peer left while we wrote
         finally:
             self._finish(end)
+        return not self._is_answered
 
     async def _converse(self) -> str:
         call = self._call
