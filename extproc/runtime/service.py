@@ -19,8 +19,7 @@ from extproc.exchange.refusals import refuse_overload
 from extproc.exchange.surroundings import Surroundings
 from extproc.runtime.driver import Driver
 from extproc.runtime.journal import Journal
-from extproc.runtime.patient_loop import leave_reset
-from extproc.runtime.patient_loop import PatientLoop, build_patiently
+from extproc.runtime.patient_loop import PatientLoop, build_patiently, leave_reset
 from extproc.runtime.stream import Counter, Stream
 from extproc.runtime.telemetry import Telemetry
 from extproc.tasks import TaskKeeper
