@@ -43,6 +43,7 @@ from extproc.core.fairness import (
     RoundRobinFairnessConfig,
     WeightedFairFairnessConfig,
 )
+from extproc.core.footprint import FootprintConfig
 from extproc.core.holdback import (
     ExplicitCeilingsConfig,
     PriorityHoldbackConfig,
@@ -93,6 +94,7 @@ CONFIGS = st.builds(
     detector=st.sampled_from(DETECTORS),
     ceilings=st.sampled_from(CEILINGS),
     eviction=st.sampled_from(EVICTIONS),
+    footprint=st.sampled_from((FootprintConfig(), FootprintConfig(release_at_first_output=True))),
     ageing=st.sampled_from((None, AgeingConfig(after_s=0.5, share=0.5))),
     pacing=st.sampled_from((PrefillPacingConfig(enabled=False), PrefillPacingConfig(budget_tokens=100))),
     default_band=st.builds(
