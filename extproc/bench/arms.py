@@ -101,12 +101,18 @@ def production_flow_control(
     *,
     evicts: bool = False,
     counts_output: bool = False,
+    releases_prompts: bool = False,
     picker: PickerConfig | None = None,
 ) -> FlowControlConfig:
-    """Seed 002's: strict priority between bands, round robin between the tenants of a band."""
+    """Seed 002's: strict priority between bands, round robin between the tenants of a band.
+
+    `releases_prompts` is how the peer counts exact input tokens: until a request's first output.
+    """
     return FlowControlConfig(
         detector=detector,
-        footprint=FootprintConfig(add_estimated_output_tokens=counts_output),
+        footprint=FootprintConfig(
+            add_estimated_output_tokens=counts_output, release_at_first_output=releases_prompts
+        ),
         default_band=BandConfig(fairness=RoundRobinFairnessConfig()),
         eviction=EvictionConfig(enabled=evicts, sizing=DeficitSizingConfig()),
         pacing=PrefillPacingConfig(enabled=False),

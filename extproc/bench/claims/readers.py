@@ -10,6 +10,8 @@ from extproc.bench.suite import Setting
 
 WAVE, STEADY = Setting.WAVE, Setting.STEADY
 Figure = Callable[[SuiteResults], float]
+Names = str | tuple[str, ...]
+"""A class, or several taken together."""
 PerRun = Callable[[SuiteResults], Sequence[float]]
 
 
@@ -27,11 +29,11 @@ def p50_runs(load: str, arm: str, name: str = "", setting: Setting = WAVE) -> Pe
     return lambda results: results.ttft_per_run(load, arm, setting, 0.50, name)
 
 
-def p95_runs(load: str, arm: str, name: str = "", setting: Setting = WAVE) -> PerRun:
+def p95_runs(load: str, arm: str, name: Names = "", setting: Setting = WAVE) -> PerRun:
     return lambda results: results.ttft_per_run(load, arm, setting, 0.95, name)
 
 
-def median_p95(load: str, arm: str, name: str, setting: Setting = WAVE) -> Figure:
+def median_p95(load: str, arm: str, name: Names, setting: Setting = WAVE) -> Figure:
     """Seed 002 shows the median of its repeats' p95."""
 
     def figure(results: SuiteResults) -> float:

@@ -8,7 +8,7 @@ from extproc.bench.arms import production_flow_control, requests, tokens, utiliz
 from extproc.bench.suite import Arm, Latencies, Load, Setting, Suite
 from extproc.bench.suites.production import HARDWARE, SLOTS, detector_arm, one_load
 from extproc.workload.arrivals import Bursts, ClosedLoop, Poisson
-from extproc.workload.lengths import Fixed, Lengths, UniformLength
+from extproc.workload.lengths import Fixed, Lengths, LogNormalLength, UniformLength
 from extproc.workload.traffic import AfterEviction, TrafficClass
 
 _STEADY = (Setting.STEADY,)
@@ -59,13 +59,33 @@ ENGINE_CAPACITY = Suite(
     window_s=(0.0, 150.0),
 )
 
-_SIZES = (
-    closed("short", 96, prompt=Fixed(tokens=128)),
-    closed("medium", 64, prompt=Fixed(tokens=512)),
-    closed("long", 32, prompt=Fixed(tokens=2048)),
+_SHORT_ANSWERS = UniformLength(low=64, high=160)
+_QUICK_S = 75.0
+"""Runs of which the start is a part, as in the engine's own calibration."""
+
+
+def _quick(
+    name: str, clients: int, *, priority: int = 0, prompt: Lengths | None = None, seconds: float = _QUICK_S
+) -> TrafficClass:
+    traffic = closed(name, clients, priority=priority, prompt=prompt, seconds=seconds)
+    return dataclasses.replace(traffic, output=_SHORT_ANSWERS)
+
+
+_UNSTATED_LIMIT = 8192
+"""Clients that leave max_tokens at what the model allows: the ratio rule alone estimates their output."""
+_SIZES = tuple(
+    dataclasses.replace(_quick(name, clients, prompt=prompt), max_output_tokens=_UNSTATED_LIMIT)
+    for name, clients, prompt in (
+        ("short", 96, UniformLength(low=64, high=192)),
+        ("medium", 64, UniformLength(low=384, high=1152)),
+        ("long", 32, UniformLength(low=2048, high=4096)),
+    )
 )
-TOKEN_LIMIT = SLOTS * 576
-"""128 requests' worth of the mean prompt of the mixed sizes."""
+TOKEN_LIMIT = 24_576
+"""Prompt tokens: three whole engine steps of 8,192."""
+
+_LONG_PROMPTS = LogNormalLength(median=4000, sigma=0.4, low=500, high=12_000)
+"""128 of them fill the KV cache, which shorter ones never do."""
 
 ADMISSION_LIMITS = Suite(
     name="admission-limits",
@@ -73,26 +93,52 @@ ADMISSION_LIMITS = Suite(
     seed="002",
     section="configuration",
     hardware=HARDWARE,
+    engine={"max_num_seqs": SLOTS},
     loads=(
-        _closed_load("two tiers", closed("premium", 24, priority=10), closed("standard", 168)),
+        _closed_load("two tiers", _quick("premium", 24, priority=10), _quick("standard", 128)),
         _closed_load("mixed sizes", *_SIZES),
+        _closed_load(
+            "waiting queue",
+            _quick("premium", 64, priority=10, seconds=150.0),
+            _quick("standard", 128, seconds=150.0),
+        ),
+        _closed_load(
+            "KV pressure",
+            closed("premium", 24, priority=10, prompt=_LONG_PROMPTS),
+            closed("standard", 96, prompt=_LONG_PROMPTS),
+        ),
     ),
     arms=(
         *(
             dataclasses.replace(
-                detector_arm(f"requests {limit}", requests(limit)), engine={"max_num_seqs": SLOTS}
+                detector_arm(f"requests {limit}", requests(limit)),
+                loads=("two tiers", "mixed sizes") if limit == SLOTS else ("two tiers",),
             )
             for limit in (48, 96, 128, 160)
         ),
         *(
-            detector_arm(f"queue depth {depth}", utilization(queue_depth=depth, kv=1.0))
+            dataclasses.replace(
+                detector_arm(f"queue depth {depth}", utilization(queue_depth=depth, kv=1.0)),
+                loads=("waiting queue",),
+            )
             for depth in (2, 5, 8)
         ),
-        *(detector_arm(f"KV {kv:g}", utilization(queue_depth=1_000, kv=kv)) for kv in (0.75, 0.8)),
-        detector_arm("input tokens", tokens(TOKEN_LIMIT)),
+        *(
+            dataclasses.replace(
+                detector_arm(f"KV {kv:g}", utilization(queue_depth=1_000, kv=kv)), loads=("KV pressure",)
+            )
+            for kv in (0.75, 0.8)
+        ),
+        Arm(name="off", flow_control=None, loads=("KV pressure",)),
+        Arm(
+            name="input tokens",
+            flow_control=production_flow_control(tokens(TOKEN_LIMIT), releases_prompts=True),
+            loads=("mixed sizes",),
+        ),
         Arm(
             name="input + output estimate",
             flow_control=production_flow_control(tokens(TOKEN_LIMIT), counts_output=True),
+            loads=("mixed sizes",),
         ),
     ),
     reference="requests 128",

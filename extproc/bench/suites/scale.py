@@ -20,7 +20,7 @@ from extproc.core.picker.choice import RandomConfig
 from extproc.core.picker.profile import ProfileConfig
 from extproc.core.picker.profiles import ProfilesPickerConfig
 from extproc.core.picker.scorers import InflightScorerConfig
-from extproc.workload.lengths import ChoiceLength, Fixed, LogNormalLength
+from extproc.workload.lengths import Fixed, LogNormalLength, UniformLength
 from extproc.workload.traffic import TrafficClass
 
 _STEADY = (Setting.STEADY,)
@@ -29,10 +29,17 @@ _RANDOM = ProfilesPickerConfig(profiles=(ProfileConfig(scorers=(), choice=Random
 _PREFIX = ProfilesPickerConfig(
     profiles=(ProfileConfig(scorers=(PrefixScorerConfig(weight=2.0), InflightScorerConfig())),)
 )
-_MIXED_PROMPTS = ChoiceLength(tokens=(128, 512, 4096), weights=(0.5, 0.35, 0.15))
 _LONG_PROMPTS = LogNormalLength(median=3000, sigma=0.6, low=500, high=12_000)
-TOKEN_LIMIT = 110_000
-"""Prompt tokens in flight at which the engine of the mixed workload is about full."""
+TOKEN_LIMIT = 400_000
+"""About the KV cache. Counted until the first output only, it seldom binds: the engine's queue decides."""
+LONG_TOKEN_LIMIT = 16_384
+"""Two whole engine steps: with long prompts the limit binds now and then, without it never."""
+
+
+def _by_prompts(limit: int) -> Arm:
+    return Arm(
+        name="input tokens", flow_control=production_flow_control(tokens(limit), releases_prompts=True)
+    )
 
 
 def _sized(traffic: TrafficClass, prompt: object) -> TrafficClass:
@@ -47,17 +54,18 @@ MIXED_PRODUCTION = Suite(
     hardware=HARDWARE,
     loads=(
         one_load(
-            _sized(tenant("premium", 20, 1.2), _MIXED_PROMPTS),
-            _sized(tenant("standard", 10, 1.8, phase=1.0), _MIXED_PROMPTS),
-            _sized(tenant("batch", -1, 1.6, phase=2.0), _MIXED_PROMPTS),
+            _sized(tenant("premium", 20, 1.0, surge=2.0), UniformLength(low=128, high=1024)),
+            _sized(tenant("standard", 10, 1.0, surge=2.0, phase=1.0), UniformLength(low=512, high=2048)),
+            _sized(tenant("economy", 0, 1.1, surge=2.0, phase=2.0), UniformLength(low=1024, high=4096)),
+            _sized(tenant("batch", -1, 1.1, surge=2.0, phase=3.0), UniformLength(low=2048, high=6144)),
         ),
     ),
     arms=(
         detector_arm(LIMIT_128, requests(SLOTS, burst_fraction=0.1)),
-        detector_arm("input tokens", tokens(TOKEN_LIMIT)),
+        _by_prompts(TOKEN_LIMIT),
     ),
     reference=LIMIT_128,
-    measured=("premium", "standard", "batch"),
+    measured=("premium", "standard", "economy", "batch"),
     settings=_STEADY,
     window_s=SURGE_S,
 )
@@ -78,7 +86,7 @@ LONG_CONTEXT = Suite(
         dataclasses.replace(arm, least_runs=8)
         for arm in (
             detector_arm(LIMIT_128, requests(SLOTS, burst_fraction=0.1)),
-            detector_arm("input tokens", tokens(TOKEN_LIMIT)),
+            _by_prompts(LONG_TOKEN_LIMIT),
         )
     ),
     reference=LIMIT_128,
