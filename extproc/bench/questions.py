@@ -18,7 +18,7 @@ from extproc.bench.claims.readers import (
     p50,
     redone,
 )
-from extproc.bench.idle_reuse.measured import measured_figures
+from extproc.bench.idle_reuse.measured import emulated_figures, real_figures
 from extproc.bench.idle_reuse.prose import one_503
 from extproc.bench.report import figure
 from extproc.bench.results import SuiteResults
@@ -143,7 +143,7 @@ def _refusal(results: SuiteResults) -> str:
     runs = [run for cell in results.cells() for run in results.runs(cell.load, cell.arm, cell.setting)]
     sent = sum(sum(record.priority >= 0 for record in run.records) for run in runs)
     refused = sum(run.rejected(("interactive",)) for run in runs)
-    return one_503(measured_figures(), refused=refused, sent=sent)
+    return one_503(emulated_figures(), real_figures(), refused=refused, sent=sent)
 
 
 def _gap(results: SuiteResults) -> str:
