@@ -39,16 +39,17 @@ def _odds(emulated: IdleReuseFigures, real: IdleReuseFigures) -> str:
     expected = per_request * lost_ms / 1000 * SEED_REQUESTS
     needed_ms = 1000 / (per_request * SEED_REQUESTS)
     return (
-        "How often does the seed's traffic meet the moment? In its cell (bursts of 32) requests with varied "
-        "output lengths take a connection that was unused for just under 5 s "
-        f"{steady['reuses_per_idle_s']:g} times per second of idle time in {steady['requests']:,} requests, "
-        f"with equal ones {wave['reuses_per_idle_s']:g} times. With the window measured on the real vLLM "
-        f"({lost_ms:g} ms, on a loopback, hardly busy) that makes {expected:.2g} of {SEED_REQUESTS:,}; for one "
-        f"of them it takes a window of {needed_ms:.0f} ms: an API server whose event loop is held up for so "
-        "long. So the closed connection is possible but not likely on these figures. An endpoint that left the pool for a moment "
-        "(the peer answers 503 at once when its candidate list is empty) is as good a candidate, and the "
-        "report does not hold what would decide it. Neither happens here: a request that finds no endpoint "
-        "waits for one (`no_endpoint_ttl_s`), and Envoy closes its connections in time."
+        "How often does the seed's traffic meet the moment? In its cell (bursts of 32) requests with "
+        "varied output lengths take a connection that was unused for just under 5 s "
+        f"{steady['reuses_per_idle_s']:g} times per second of idle time in {steady['requests']:,} "
+        f"requests, with equal ones {wave['reuses_per_idle_s']:g} times. With the window measured on the "
+        f"real vLLM ({lost_ms:g} ms, on a loopback, hardly busy) that makes {expected:.2g} of "
+        f"{SEED_REQUESTS:,}; for one of them it takes a window of {needed_ms:.0f} ms: an API server "
+        "whose event loop is held up for so long. So the closed connection is possible but not likely "
+        "on these figures. An endpoint that left the pool for a moment (the peer answers 503 at once "
+        "when its candidate list is empty) is as good a candidate, and the report does not hold what "
+        "would decide it. Neither happens here: a request that finds no endpoint waits for one "
+        "(`no_endpoint_ttl_s`), and Envoy closes its connections in time."
     )
 
 
