@@ -284,3 +284,47 @@ async def test_websockets_pass(mode: ProcessingMode, tmp_path: Path) -> None:
         await ws.send_str("hello")
         assert (await ws.receive_str(timeout=5)) == "echo hello"
         assert gateway.app.driver.statistics().inflight_requests == 0
+
+
+@pytest.mark.parametrize("has_own_route", [True, False])
+async def test_websockets_where_envoy_heeds_no_override(has_own_route: bool, tmp_path: Path) -> None:
+    """A buffered request with a full-duplex response: the route must tell Envoy, see docs/requests.md."""
+
+    def mix_modes(bootstrap: dict[str, Any]) -> None:
+        manager = bootstrap["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0][
+            "typed_config"
+        ]
+        (processor,) = [each for each in manager["http_filters"] if "ext_proc" in each["name"]]
+        mixed = {"request_body_mode": "BUFFERED", "response_body_mode": "FULL_DUPLEX_STREAMED"}
+        processor["typed_config"]["processing_mode"].update(mixed, response_trailer_mode="SEND")
+        host = manager["route_config"]["virtual_hosts"][0]
+        if has_own_route:
+            host["routes"].insert(0, _upgrade_route(host["routes"][0], processor["name"]))
+
+    gateway = Gateway(tmp_path)
+    gateway.edit_bootstrap = mix_modes
+    async with gateway, gateway.client() as client, aiohttp.ClientSession() as session:
+        assert (await client.post(CHAT, json=chat())).status_code == 200
+        handshake = session.ws_connect(f"{gateway.url}/v1/realtime")
+        if not has_own_route:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(handshake, 1)
+            return
+        async with handshake as ws:
+            await ws.send_str("hello")
+            assert (await ws.receive_str(timeout=5)) == "echo hello"
+
+
+def _upgrade_route(usual: dict[str, Any], filter_name: str) -> dict[str, Any]:
+    """The usual route for WebSockets alone, with no bodies for the processor."""
+    websocket = {"name": "upgrade", "string_match": {"exact": "websocket", "ignore_case": True}}
+    modes = {"request_body_mode": "NONE", "response_body_mode": "NONE", "response_trailer_mode": "SKIP"}
+    per_route = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute",
+        "overrides": {"processing_mode": modes},
+    }
+    return {
+        **usual,
+        "match": {"prefix": "/", "headers": [websocket]},
+        "typed_per_filter_config": {filter_name: per_route},
+    }
