@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,10 @@ class ConfigError(ExtprocError, ValueError):
         count = len(self.problems)
         lines = "\n".join(f"  - {problem}" for problem in self.problems)
         super().__init__(f"{head}{count} problem{'' if count == 1 else 's'}\n{lines}")
+
+    def __reduce__(self) -> tuple[partial[ConfigError], tuple[tuple[Problem, ...]]]:
+        """Whole again in another process: an exception is rebuilt from its message otherwise."""
+        return partial(type(self), source=self.source), (self.problems,)
 
 
 class PeerProtocolError(ExtprocError):

@@ -25,7 +25,8 @@ def _play(sequences: int, steps: int) -> None:
 
 
 def test_random_event_sequences() -> None:
-    _play(120, 40)
+    """Few, as a crowded machine must get through them as well."""
+    _play(40, 40)
 
 
 @pytest.mark.slow
