@@ -111,6 +111,6 @@ async def test_field_bug_121_a_stream_leaves_nothing_behind(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_field_bug_121_200_000_reset_streams(tmp_path: Path) -> None:
     assert await _lost(_reset_while_answered, tmp_path, ONE, 66_667) < 2
