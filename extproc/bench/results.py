@@ -123,9 +123,11 @@ class SuiteResults:
     def ratio(
         self, load: str, arm: str, reference: str, setting: Setting, figure: Callable[[RunOutcome], float]
     ) -> float:
-        """Mean figure of `arm` over that of `reference` on the seeds that both have."""
+        """Mean figure of `arm` over that of `reference` on the seeds that both have; NaN over nothing and
+        over what never ended.
+        """
         ours = {run.seed: figure(run) for run in self.runs(load, arm, setting)}
         theirs = {run.seed: figure(run) for run in self.runs(load, reference, setting)}
         seeds = sorted(ours.keys() & theirs.keys())
         below = sum(theirs[seed] for seed in seeds)
-        return sum(ours[seed] for seed in seeds) / below if seeds and below else math.nan
+        return sum(ours[seed] for seed in seeds) / below if below and math.isfinite(below) else math.nan
