@@ -115,7 +115,7 @@ def _check(row: CheckRow) -> dict[str, object]:
         "ours": plain(row.ours),
         "ratio": None if row.ratio is None else number(row.ratio, 4),
         "allowed": row.allowed,
-        "holds": row.holds,
+        "holds": row.holds if row.was_run else None,
         "is_calibration": row.is_calibration,
         "reason": row.reason,
     }
