@@ -8,6 +8,7 @@ from pathlib import Path
 
 from extproc.bench.checks import CheckRow
 from extproc.bench.claims.catalogue import CLAIMS
+from extproc.bench.questions import OPEN_QUESTIONS
 from extproc.bench.report import render_report
 from extproc.bench.reproduction import render_reproduction
 from extproc.bench.results import SuiteResults
@@ -83,11 +84,16 @@ def write_page(directory: Path) -> Path:
 
 
 def write_reproduction(directory: Path, file: Path) -> Path:
-    """The committed page of all results in the directory."""
+    """The committed page of all results in the directory, and its plots in `plots/` beside it."""
     found = all_results(directory)
     checks = {results.suite.name: check_suite(results) for results in found}
     targets = [row for results in found for row in evaluate_targets(results)]
     file.write_text(render_reproduction(found, checks, targets), encoding="utf-8")
+    for question in OPEN_QUESTIONS:
+        plot = question.plot(found)
+        if plot:
+            (file.parent / "plots").mkdir(exist_ok=True)
+            (file.parent / "plots" / f"question-{question.slug}.svg").write_text(plot, encoding="utf-8")
     return file
 
 

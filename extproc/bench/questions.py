@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from extproc.bench import question_plots
 from extproc.bench.claims.readers import (
     STEADY,
     WAVE,
@@ -29,17 +30,31 @@ BURSTS = "bursts of 32"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One question; `text` is written from the results of `suite`."""
+    """One question; `text` and the plot are made from the results of `suite`.
+
+    `slug` names the plot's file. `draw` None: the text names its own plot.
+    """
 
     title: str
+    slug: str
     suite: str
     text: Callable[[SuiteResults], str]
+    draw: Callable[[SuiteResults], str] | None = None
+
+    def plot(self, suites: Sequence[SuiteResults]) -> str:
+        """The SVG; empty when there is nothing to show."""
+        found = self._results(suites)
+        return "" if found is None or self.draw is None else self.draw(found)
 
     def render(self, suites: Sequence[SuiteResults]) -> str:
         """The section, or a line that says what must be run first."""
-        found = next((results for results in suites if results.suite.name == self.suite), None)
+        found = self._results(suites)
         body = f"Not run: `extproc bench run {self.suite} --out DIR`." if found is None else self.text(found)
-        return f"### {self.title}\n\n{body}\n"
+        image = f"![{self.title}](plots/question-{self.slug}.svg)\n\n" if self.plot(suites) else ""
+        return f"### {self.title}\n\n{image}{body}\n"
+
+    def _results(self, suites: Sequence[SuiteResults]) -> SuiteResults | None:
+        return next((results for results in suites if results.suite.name == self.suite), None)
 
 
 def _p50(results: SuiteResults, load: str, arm: str, setting: Setting = WAVE) -> str:
@@ -187,24 +202,46 @@ def _bursts_of_64(results: SuiteResults) -> str:
         "| engine | TTFT p50 over floor-alone | TTFT p95 over floor-alone |\n|---|---|---|\n"
         f"{table}\n\n"
         "Any of the three brings p95 near 1: a burst is still being served when the next one comes, and what "
-        "batch has been let in between takes its share of cache and steps. No policy of the gateway is in "
-        "this table, since none of them binds: aborts that take no time at all leave the figures as they are."
+        "batch has been let in between takes its share of cache and steps. Faster aborts change nothing; "
+        "whether another policy would, this does not show."
     )
 
 
 OPEN_QUESTIONS: tuple[Question, ...] = (
     Question(
         title="Why does hybrid counting with holdback get worse under bursts?",
+        slug="hybrid",
         suite="holdback-hybrid",
         text=_hybrid,
+        draw=question_plots.hybrid,
     ),
     Question(
         title="Why does the 45 s job miss deadlines only under eviction?",
+        slug="deadlines",
         suite="batch-deadlines",
         text=_deadlines,
+        draw=question_plots.deadlines,
     ),
-    Question(title="What does another token cap do?", suite="holdback-tokens", text=_token_cap),
-    Question(title="The one 503 in 1,440", suite="holdback-tokens", text=_refusal),
-    Question(title="How much work is lost without resume?", suite="no-resume", text=_gap),
-    Question(title="What binds in bursts of 64 at 32B?", suite="kv-bound-32b", text=_bursts_of_64),
+    Question(
+        title="What does another token cap do?",
+        slug="token-cap",
+        suite="holdback-tokens",
+        text=_token_cap,
+        draw=question_plots.token_cap,
+    ),
+    Question(title="The one 503 in 1,440", slug="one-503", suite="holdback-tokens", text=_refusal),
+    Question(
+        title="How much work is lost without resume?",
+        slug="no-resume",
+        suite="no-resume",
+        text=_gap,
+        draw=question_plots.lost_work,
+    ),
+    Question(
+        title="What binds in bursts of 64 at 32B?",
+        slug="bursts-of-64",
+        suite="kv-bound-32b",
+        text=_bursts_of_64,
+        draw=question_plots.bursts_of_64,
+    ),
 )

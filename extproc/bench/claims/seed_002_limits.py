@@ -103,6 +103,7 @@ ADMISSION_LIMITS: tuple[Check, ...] = (
         -363.0,
         _p95_change(_TWO, "requests 128", "requests 160", "premium"),
         band=(-1089.0, -1.0),
+        is_calibration=True,
         miss_reason=UNKNOWN_LOAD,
     ),
     absolute(
