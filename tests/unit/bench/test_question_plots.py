@@ -20,7 +20,11 @@ DOCS = Path("docs")
 def _results(name: str) -> SuiteResults:
     """One short run of every cell of a real suite in the wave setting."""
     suite = SUITES[name]
-    records = [interactive(0, 1.0, 0.3), interactive(1, 2.0, 0.5), batch(0, 9.0, redone_tokens=40, deadline_s=10.0)]
+    records = [
+        interactive(0, 1.0, 0.3),
+        interactive(1, 2.0, 0.5),
+        batch(0, 9.0, redone_tokens=40, deadline_s=10.0),
+    ]
     runs = [
         RunOutcome(
             cell=Cell(suite=name, load=load.name, arm=arm.name, setting=Setting.WAVE),
