@@ -21,11 +21,10 @@ from extproc.bench.claims.readers import (
 )
 from extproc.bench.idle_reuse.measured import emulated_figures, real_figures
 from extproc.bench.idle_reuse.prose import one_503
+from extproc.bench.question_plots import BURSTS
 from extproc.bench.report import figure
 from extproc.bench.results import BEST, FLOOR_ALONE, SuiteResults
 from extproc.bench.suite import Setting
-
-BURSTS = "bursts of 32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

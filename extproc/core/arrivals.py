@@ -1,7 +1,8 @@
 """What becomes of a new request at once: dispatched, queued, or refused, with or without displacing others.
 
-Limits count only what has to wait: a request is queued first, the pass runs, and only if it is still there
-must it fit. So a full queue never refuses what can go at once.
+Limits count only what has to wait. A request that finds nothing queued is tried at once, without a queue;
+any other is queued first, the pass runs, and only if it is still there must it fit. So a full queue never
+refuses what can go at once.
 """
 
 from __future__ import annotations

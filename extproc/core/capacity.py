@@ -82,9 +82,7 @@ class CapacityDetector:
         if model is None:
             model = self._models[endpoint] = EndpointModel(self._config, endpoint)
         else:
-            slots, kv = self._entries[endpoint]
-            self._by_slots.remove(slots)
-            self._by_kv.remove(kv)
+            self._take_out(endpoint)
         before = model.row
         model.refresh()
         self._replace(before, model.row)
@@ -108,9 +106,7 @@ class CapacityDetector:
             ranked = self._ranks.pop(endpoint, None)
             if ranked is not None:
                 self._by_saturation.remove(ranked)
-            slots, kv = self._entries.pop(endpoint)
-            self._by_slots.remove(slots)
-            self._by_kv.remove(kv)
+            self._take_out(endpoint)
             self._replace(model.row, NO_LOAD)
             self._largest = (1.0, 1.0)
             for other in self._models.values():
@@ -219,6 +215,11 @@ class CapacityDetector:
 
     def _grow_largest(self, model: EndpointModel) -> None:
         self._largest = max(self._largest[0], model.slots), max(self._largest[1], model.kv_tokens)
+
+    def _take_out(self, endpoint: EndpointState) -> None:
+        slots, kv = self._entries.pop(endpoint)
+        self._by_slots.remove(slots)
+        self._by_kv.remove(kv)
 
     def _replace(self, old: Row, new: Row) -> None:
         sums = self._sums
