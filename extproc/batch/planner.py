@@ -1,5 +1,5 @@
-"""When to send what: how many requests at once, what to do after each way of ending, when to leave a server
-alone.
+"""When to send what: how many requests at once, by which deadline the gateway sorts each, what to do after
+each way of ending, when to leave a server alone.
 
 Pure: `now` (monotonic seconds) and the random source are handed in. Which item comes next (earliest deadline,
 then resumed before fresh, then job and line order) is the store's claim order; how it is sent is the
@@ -79,6 +79,26 @@ def _interpret_status(end: StreamEnd) -> Disruption:
     if 400 <= end.status < 500 and end.status not in _RETRIED_CLIENT_ERRORS:
         return Disruption.REFUSED
     return Disruption.FAILED
+
+
+_STEP_S = 0.001
+_MAX_STAGGER_S = 60.0
+_MAX_STAGGER_SHARE = 0.01
+
+
+def line_deadline(deadline: float, window_s: float, line: int, total: int, wall_time: float) -> float:
+    """The deadline (epoch seconds) under which the gateway sorts line `line` (1-based) of a job of `total`.
+
+    The lines of a job follow each other by a millisecond, so that an evicted request goes back to its own
+    place and not behind all that came after it; the last line has the job's `deadline`. The first is never
+    earlier than that by more than a minute or 1% of `window_s`: further apart, a large job would overtake one
+    that is due before it. The same for every turn of a line, but for the job's last moments: where the line's
+    own deadline has passed, the job's is what counts.
+    """
+    lines_before = max(total - 1, 1)
+    stagger_s = min(lines_before * _STEP_S, _MAX_STAGGER_S, _MAX_STAGGER_SHARE * window_s)
+    own = deadline - stagger_s * max(total - line, 0) / lines_before
+    return own if wall_time < own else deadline
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from extproc.batch.intake import Line
 from extproc.batch.job import ItemState, Job
 from extproc.batch.journal import Journal, Lease
 from extproc.batch.meters import BatchMeters
-from extproc.batch.planner import Disruption, RetryPolicy, interpret_end, is_nobody_there
+from extproc.batch.planner import Disruption, RetryPolicy, interpret_end, is_nobody_there, line_deadline
 from extproc.batch.progress import Progress
 from extproc.batch.reply import ReplyHead, build_reply, failure_line, result_line
 from extproc.batch.resume import parts_of
@@ -33,7 +33,7 @@ from extproc.config.batch import ResumeMode
 from extproc.exchange import names
 
 _LATE_RETURN_S = 1.0
-"""An item past its deadline goes back for so long; its job is closed meanwhile."""
+"""An item past its deadline goes back for so long; its job is closed meanwhile, if that was the job's."""
 
 decode_line = msgspec.json.Decoder(Line).decode
 _decode_body = msgspec.json.Decoder(dict[str, object]).decode
@@ -229,10 +229,17 @@ class Turn:
         return {
             # Unique per attempt: an engine that still ends the one before must not confuse the two.
             names.REQUEST_ID: f"{self._request_id}-{self._lease.token}",
-            names.DEADLINE_MS: str(int(self._job.deadline * 1000)),
+            names.DEADLINE_MS: str(int(self._line_deadline() * 1000)),
             names.TTL_MS: str(int(self._tools.queue_timeout_s * 1000)),
             names.RESUMABLE: "true" if self._can_resume else "false",
         }
+
+    def _line_deadline(self) -> float:
+        job = self._job
+        now = self._tools.clock.wall_time()
+        return line_deadline(
+            job.deadline, job.deadline - job.created_at, self._lease.key.line, job.total, now
+        )
 
     def _timeout_s(self) -> float:
         left_s = self._job.deadline - self._tools.clock.wall_time()

@@ -3,8 +3,10 @@
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from extproc.batch.planner import Circuit, Disruption, RetryPolicy, Window, interpret_end
+from extproc.batch.planner import Circuit, Disruption, RetryPolicy, Window, interpret_end, line_deadline
 from extproc.client.answers import EndKind, StreamEnd
 from extproc.config.batch import RetryConfig, WindowConfig
 
@@ -145,3 +147,35 @@ def test_circuit_opens_probes_once_and_closes() -> None:
     circuit.on_answer()
     assert circuit.is_closed
     assert circuit.admits(0.0)
+
+
+def test_lines_of_a_job_follow_each_other_by_a_millisecond_and_end_at_its_deadline() -> None:
+    deadlines = [line_deadline(1_000.0, 100.0, line, 5, wall_time=0.0) for line in range(1, 6)]
+    assert deadlines == pytest.approx([999.996, 999.997, 999.998, 999.999, 1_000.0], abs=1e-9)
+    assert deadlines[-1] == 1_000.0
+
+
+@given(
+    st.integers(1, 2_000_000),
+    st.floats(0.001, 366 * 86_400.0),
+    st.data(),
+    st.floats(1_700_000_000, 1_900_000_000),
+)
+def test_a_line_is_never_due_after_its_job_nor_much_before(
+    total: int, window_s: float, data: st.DataObject, created_at: float
+) -> None:
+    deadline = created_at + window_s
+    line = data.draw(st.integers(1, total))
+    wall_time = data.draw(st.floats(created_at, deadline))
+    own = line_deadline(deadline, window_s, line, total, created_at)
+    assert deadline - min(60.0, 0.01 * window_s) - 1e-6 <= own <= deadline
+    assert line_deadline(deadline, window_s, line + 1, total + 1, created_at) >= own - 1e-6
+    assert line_deadline(deadline, window_s, line, total, wall_time) in (own, deadline)
+    assert line_deadline(deadline, window_s, total, total, created_at) == deadline
+    if line < total:
+        assert own <= line_deadline(deadline, window_s, line + 1, total, created_at)
+
+
+def test_a_line_whose_own_deadline_has_passed_has_what_is_left_of_its_job() -> None:
+    assert line_deadline(1_000.0, 100.0, 1, 500, wall_time=999.4) == pytest.approx(999.501)
+    assert line_deadline(1_000.0, 100.0, 1, 500, wall_time=999.6) == 1_000.0
