@@ -10,6 +10,7 @@ from extproc.config.endpoints import StaticDiscovery, check_staleness
 from extproc.config.envoy_limits import EnvoyNeeds
 from extproc.core.concurrency import ConcurrencyDetectorConfig
 from extproc.core.holdback import PriorityHoldbackConfig
+from extproc.core.picker import ProfilesPickerConfig
 from extproc.core.utilization import UtilizationDetectorConfig
 from extproc.errors import Problem
 from extproc.exchange.machine import TOLERATED_BODY_FACTOR
@@ -106,4 +107,20 @@ def envoy_needs(config: Config) -> EnvoyNeeds:
         longest_wait_s=max(*ttls, asked_s) + (flow_control.no_endpoint_ttl_s or math.inf),
         largest_body_bytes=TOLERATED_BODY_FACTOR * config.requests.limits.max_body_bytes,
         concurrent_requests=config.server.max_streams,
+        addresses_named=_addresses_named(config),
     )
+
+
+def _addresses_named(config: Config) -> int:
+    """The most addresses that one destination header can hold: the pick and its fallbacks."""
+    picker = config.flow_control.picker
+    if isinstance(picker, ProfilesPickerConfig):
+        asked = max(profile.max_endpoints for profile in picker.profiles)
+    else:
+        asked = 1 + picker.fallbacks
+    listed = 0
+    for source in config.endpoints.discovery:
+        if not isinstance(source, StaticDiscovery):
+            return asked
+        listed += len(source.endpoints)
+    return min(asked, max(1, listed))

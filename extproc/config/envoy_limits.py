@@ -1,20 +1,18 @@
 """Reads an Envoy bootstrap and compares its limits with what a configuration of ours needs.
 
 Envoy's defaults (200 ms for the processor, 15 s for a route, 1,024 calls, 1 MiB bodies) break flow control
-under load only, so they are looked for beforehand. It knows static bootstraps; what a control plane sends
-is not seen.
+under load only, so they are looked for beforehand. How the chosen address is obeyed is `envoy_destination`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from extproc.config.yaml_source import Data, Document, Path, dotted
+from extproc.config.envoy_bootstrap import Bootstrap, number, numbered, seconds
+from extproc.config.envoy_destination import destination_problems
+from extproc.config.yaml_source import Data, Document, Path
 from extproc.errors import Problem
 
-_EXT_PROC = "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"
-_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _MIB = 1 << 20
 _ENGINE_KEEP_ALIVE_S = 5.0
@@ -30,6 +28,8 @@ class EnvoyNeeds:
     largest_body_bytes: int
     concurrent_requests: int
     """Queued and in flight together; lean mode holds one call per request."""
+    addresses_named: int = 1
+    """The most addresses that the destination header of one request may hold."""
 
 
 def check_envoy(document: Document, needs: EnvoyNeeds) -> list[Problem]:
@@ -39,27 +39,29 @@ def check_envoy(document: Document, needs: EnvoyNeeds) -> list[Problem]:
 
 class _Reader:
     def __init__(self, document: Document, needs: EnvoyNeeds) -> None:
-        self._document = document
+        self._bootstrap = Bootstrap(document)
         self._needs = needs
         self._problems: list[Problem] = []
 
     def problems(self) -> list[Problem]:
-        filters = list(self._typed(_EXT_PROC, self._document.data, ()))
+        filters = self._bootstrap.filters()
         if not filters:
             self._add((), "has no ext_proc filter: extproc would never be asked")
         for path, settings in filters:
             self._filter(path, settings)
-        for path, settings in self._typed(_MANAGER, self._document.data, ()):
-            if any(self._typed(_EXT_PROC, settings, path)):
-                self._manager(path, settings)
-        for path, listener in self._items(("static_resources", "listeners")):
-            if any(self._typed(_EXT_PROC, listener, path)):
-                self._buffer(path, listener)
+        for path, settings in self._bootstrap.managers():
+            self._manager(path, settings)
+        for path, route in self._bootstrap.routes():
+            self._route(path, route)
+            for found in destination_problems(self._bootstrap, path, route, self._needs.addresses_named):
+                self._add(*found)
+        for path, listener in self._bootstrap.listeners():
+            self._buffer(path, listener)
         return self._problems
 
     def _filter(self, path: Path, settings: dict[str, Data]) -> None:
         wait_s = self._needs.longest_wait_s
-        timeout_s = _seconds(settings.get("message_timeout"), 0.2)
+        timeout_s = seconds(settings.get("message_timeout"), 0.2)
         if timeout_s <= wait_s:
             self._add(
                 (*path, "message_timeout"),
@@ -69,7 +71,7 @@ class _Reader:
             self._add((*path, "failure_mode_allow"), "true: without extproc requests pass without any limit")
         service = settings.get("grpc_service")
         if isinstance(service, dict):
-            if 0 < _seconds(service.get("timeout"), 0.0) <= wait_s:
+            if 0 < seconds(service.get("timeout"), 0.0) <= wait_s:
                 self._add(
                     (*path, "grpc_service", "timeout"), "must be 0s: a call lasts as long as its request"
                 )
@@ -94,42 +96,32 @@ class _Reader:
 
     def _manager(self, path: Path, settings: dict[str, Data]) -> None:
         wait_s = self._needs.longest_wait_s
-        idle_s = _seconds(settings.get("stream_idle_timeout"), 300.0)
+        idle_s = seconds(settings.get("stream_idle_timeout"), 300.0)
         if 0 < idle_s <= wait_s:
             self._add(
                 (*path, "stream_idle_timeout"),
                 f"{idle_s:g} s, but a request may wait {wait_s:g} s",
             )
-        if _seconds(settings.get("delayed_close_timeout"), 1.0) > 0.1:
+        if seconds(settings.get("delayed_close_timeout"), 1.0) > 0.1:
             self._add(
                 (*path, "delayed_close_timeout"),
                 "more than 0.1s (default 1s): evicted HTTP/1.1 clients learn of it that much later",
             )
-        for route_path, route in self._routes(settings.get("route_config"), (*path, "route_config")):
-            self._route(route_path, route, wait_s)
 
-    def _routes(self, config: Data, path: Path) -> Iterator[tuple[Path, dict[str, Data]]]:
-        if not isinstance(config, dict):
-            return
-        for host_path, host in _numbered(config.get("virtual_hosts"), (*path, "virtual_hosts")):
-            for route_path, entry in _numbered(host.get("routes"), (*host_path, "routes")):
-                route = entry.get("route")
-                if isinstance(route, dict):
-                    yield (*route_path, "route"), route
-
-    def _route(self, path: Path, route: dict[str, Data], wait_s: float) -> None:
-        timeout_s = _seconds(route.get("timeout"), 15.0)
+    def _route(self, path: Path, route: dict[str, Data]) -> None:
+        wait_s = self._needs.longest_wait_s
+        timeout_s = seconds(route.get("timeout"), 15.0)
         if timeout_s > 0:
             self._add((*path, "timeout"), f"{timeout_s:g} s cuts longer generations (default 15 s); use 0s")
-        if 0 < _seconds(route.get("idle_timeout"), 0.0) <= wait_s:
+        if 0 < seconds(route.get("idle_timeout"), 0.0) <= wait_s:
             self._add((*path, "idle_timeout"), f"must exceed the longest wait of {wait_s:g} s")
-        cluster = self._cluster(str(route.get("cluster")))
-        if cluster is not None:
-            self._breakers(*cluster)
-            self._upstream_idle(*cluster)
+        for cluster_path, cluster in self._bootstrap.clusters_of(route):
+            if not self._bootstrap.members(cluster_path, cluster):
+                self._breakers(cluster_path, cluster)
+                self._upstream_idle(cluster_path, cluster)
 
     def _processor_cluster(self, name: str) -> None:
-        found = self._cluster(name)
+        found = self._bootstrap.cluster(name)
         if found is None:
             self._add(("static_resources", "clusters"), f"no cluster named {name!r} for extproc")
             return
@@ -138,7 +130,7 @@ class _Reader:
         http2 = self._http2(cluster)
         if http2 is None:
             self._add(path, "needs explicit http2_protocol_options: gRPC does not work over HTTP/1")
-        elif int(_number(http2.get("max_outbound_control_frames"), 1000)) < 10_000:
+        elif int(number(http2.get("max_outbound_control_frames"), 1000)) < 10_000:
             self._add(
                 path,
                 "max_outbound_control_frames below 10,000 (default 1,000): when many requests end at once "
@@ -147,7 +139,7 @@ class _Reader:
 
     def _upstream_idle(self, path: Path, cluster: dict[str, Data]) -> None:
         options = self._http_options(cluster).get("common_http_protocol_options", {})
-        idle_s = _seconds(options.get("idle_timeout") if isinstance(options, dict) else None, 3600.0)
+        idle_s = seconds(options.get("idle_timeout") if isinstance(options, dict) else None, 3600.0)
         if not 0 < idle_s < _ENGINE_KEEP_ALIVE_S:
             self._add(
                 (*path, "common_http_protocol_options", "idle_timeout"),
@@ -172,11 +164,11 @@ class _Reader:
         breakers = cluster.get("circuit_breakers")
         thresholds = breakers.get("thresholds") if isinstance(breakers, dict) else None
         found = [
-            entry for _, entry in _numbered(thresholds, ()) if entry.get("priority", "DEFAULT") == "DEFAULT"
+            entry for _, entry in numbered(thresholds, ()) if entry.get("priority", "DEFAULT") == "DEFAULT"
         ]
         limits = found[0] if found else {}
         for name in ("max_requests", "max_pending_requests", "max_connections"):
-            limit = int(_number(limits.get(name), 1024))
+            limit = int(number(limits.get(name), 1024))
             if limit < self._needs.concurrent_requests:
                 self._add(
                     (*path, "circuit_breakers"),
@@ -185,7 +177,7 @@ class _Reader:
                 )
 
     def _buffer(self, path: Path, listener: dict[str, Data]) -> None:
-        limit = int(_number(listener.get("per_connection_buffer_limit_bytes"), _MIB))
+        limit = int(number(listener.get("per_connection_buffer_limit_bytes"), _MIB))
         if limit < self._needs.largest_body_bytes:
             self._add(
                 (*path, "per_connection_buffer_limit_bytes"),
@@ -193,50 +185,7 @@ class _Reader:
                 "Envoy would answer 413 itself, or cut off clients that are still sending",
             )
 
-    def _cluster(self, name: str) -> tuple[Path, dict[str, Data]] | None:
-        for path, cluster in self._items(("static_resources", "clusters")):
-            if cluster.get("name") == name:
-                return path, cluster
-        return None
-
-    def _items(self, path: tuple[str, ...]) -> Iterator[tuple[Path, dict[str, Data]]]:
-        here = self._document.data
-        for part in path:
-            here = here.get(part) if isinstance(here, dict) else None
-        return _numbered(here, path)
-
-    def _typed(self, kind: str, data: Data, path: Path) -> Iterator[tuple[Path, dict[str, Data]]]:
-        if isinstance(data, dict):
-            if str(data.get("@type", "")).endswith(kind):
-                yield path, data
-            for key, value in data.items():
-                yield from self._typed(kind, value, (*path, key))
-        elif isinstance(data, list):
-            for index, item in enumerate(data):
-                yield from self._typed(kind, item, (*path, index))
-
     def _add(self, path: Path, message: str) -> None:
-        problem = Problem(dotted(path), message, self._document.line_of(path))
+        problem = self._bootstrap.problem(path, message)
         if problem not in self._problems:
             self._problems.append(problem)
-
-
-def _numbered(data: Data, path: Path) -> Iterator[tuple[Path, dict[str, Data]]]:
-    for index, item in enumerate(data if isinstance(data, list) else []):
-        if isinstance(item, dict):
-            yield (*path, index), item
-
-
-def _seconds(value: Data, default: float) -> float:
-    if isinstance(value, str) and value.endswith("s"):
-        value = value[:-1]
-    return _number(value, default)
-
-
-def _number(value: Data, default: float) -> float:
-    if isinstance(value, dict):  # a wrapped value: {value: 3}
-        value = value.get("value")
-    try:
-        return default if value is None or isinstance(value, list | dict) else float(value)
-    except ValueError:
-        return default

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from extproc.config.checks import envoy_needs
+from extproc.config.envoy_limits import check_envoy
+from extproc.config.yaml_source import parse_yaml
 from extproc.runtime.health import HealthState
 from tests.support.gateway import Gateway, chat, wait_until
 
@@ -42,6 +45,23 @@ async def test_field_bug_109_a_dead_pick_is_retried_on_the_fallback_and_then_lef
         assert retries == {"cluster.models.upstream_rq_retry": 3}
         rows = {row.address: row.inflight_requests for row in gateway.app.driver.statistics().endpoints}
         assert rows == {dead.address: 0, alive.address: 0}
+
+
+async def test_fallbacks_and_an_original_dst_cluster_answer_nothing_and_check_says_so_beforehand(
+    tmp_path: Path,
+) -> None:
+    async with (
+        Gateway(tmp_path, config(consecutive_failures=0), servers=2) as gateway,
+        gateway.client() as client,
+    ):
+        answer = await client.post(CHAT, json=chat())
+        assert (answer.status_code, answer.json()["error"]["message"]) == (503, "no healthy upstream")
+        assert [len(model.seen) for model in gateway.models] == [0, 0]
+        invalid = await gateway.stats("cluster.models.original_dst_host_invalid")
+        assert list(invalid.values()) == [1]
+        used = parse_yaml((tmp_path / "envoy.json").read_text())
+        problems = check_envoy(used, envoy_needs(gateway.app.config))
+    assert ["ORIGINAL_DST takes one address" in problem.message for problem in problems] == [True]
 
 
 async def test_the_load_of_a_retried_request_is_booked_where_it_runs(tmp_path: Path) -> None:
