@@ -95,6 +95,8 @@ class Telemetry:
         self._priority = priorities or PriorityLabels()
         self._revoked_at: dict[RequestId, float] = {}
         self._cells_by_priority: dict[int, _BandCells] = {}
+        self._overflow_cells: _BandCells | None = None
+        """Of all priorities beyond the label cap together."""
         self._cells_by_model: dict[str, CounterCell] = {}
         self.recent_ttft = RecentLatencies()
         self._requests_arrived = counter("requests_arrived")
@@ -221,11 +223,16 @@ class Telemetry:
 
     def _cells(self, priority: int) -> _BandCells:
         cells = self._cells_by_priority.get(priority)
-        if cells is None:
-            label = self._priority(priority)
-            cells = _BandCells(self, label)
-            if label != OVERFLOW:
-                self._cells_by_priority[priority] = cells
+        return self._find_cells(priority) if cells is None else cells
+
+    def _find_cells(self, priority: int) -> _BandCells:
+        """Kept per priority while it has a label of its own, so that made-up ones take no memory."""
+        label = self._priority(priority)
+        if label == OVERFLOW:
+            if self._overflow_cells is None:
+                self._overflow_cells = _BandCells(self, label)
+            return self._overflow_cells
+        cells = self._cells_by_priority[priority] = _BandCells(self, label)
         return cells
 
     def _model_cell(self, model: str) -> CounterCell:
