@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+
+
+class PriorityPlace(Enum):
+    """Where a request tells its class's number, if it isn't 0."""
+
+    NOWHERE = "nowhere"
+    BODY = "body"
+    """The body's `priority`: extproc reads it unless configured otherwise, and removes it for the engine."""
+    HEADER = "header"
+    """`x-priority`: for gateways that are configured to trust it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,8 +25,7 @@ class LoadOptions:
     multiplied by it, so that a run against an emulator with the same speed-up reads in the model's seconds.
     The run ends when all work is done or at `horizon_s` (model seconds; what is still open then is
     unfinished). A run is invalid when more than 1% of its open-loop requests left later than `lag_limit_s`
-    (real seconds). `objectives` names the objective header of a class; without one the priority is sent as
-    a number.
+    (real seconds). `objectives` names the objective header of a class; classes that are not in it send none.
     """
 
     base_url: str
@@ -29,6 +39,7 @@ class LoadOptions:
     restart_backoff_limit_s: float = 60.0
     keeps_gaps: bool = False
     objectives: Mapping[str, str] = field(default_factory=dict)
+    priority_in: PriorityPlace = PriorityPlace.NOWHERE
     headers: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -6,10 +6,12 @@ eviction when the request is sheddable (negative priority) or the answer says so
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from extproc.bench.leg import LegLog
-from extproc.bench.load_options import LoadOptions, LoadProgress
+from extproc.bench.load_options import LoadOptions, LoadProgress, PriorityPlace
 from extproc.bench.prompts import PromptFactory, PromptStyle
 from extproc.client.answers import EndKind, StreamEnd, UsageCounts, decode_usage
 from extproc.client.inference import InferenceClient
@@ -82,7 +84,7 @@ class Sender:
     async def _stream(
         self, row: PlannedRequest, record: RequestRecord, log: LegLog, generated: list[int]
     ) -> StreamEnd:
-        body = self._prompts.body(row, generated=generated)
+        body = self._body(row, generated)
         stream = self._client.stream(
             self._prompts.style.path,
             body,
@@ -175,7 +177,7 @@ class Sender:
         record.sent_s = self.model_time()
         answer = await self._client.call(
             self._prompts.style.path,
-            self._prompts.body(row),
+            self._body(row),
             headers=self._headers(row),
             timeout_s=self._options.stall_timeout_s or 3600.0,
         )
@@ -196,6 +198,12 @@ class Sender:
         else:
             record.outcome = RequestOutcome.FAILED
 
+    def _body(self, row: PlannedRequest, generated: Sequence[int] = ()) -> dict[str, object]:
+        body = self._prompts.body(row, generated=generated)
+        if row.priority and self._options.priority_in is PriorityPlace.BODY:
+            body["priority"] = row.priority
+        return body
+
     def _headers(self, row: PlannedRequest) -> dict[str, str]:
         speedup = self._options.speedup
         headers = dict(self._options.headers)
@@ -203,7 +211,7 @@ class Sender:
         objective = self._options.objectives.get(row.traffic_class)
         if objective is not None:
             headers["x-llm-d-inference-objective"] = objective
-        else:
+        if row.priority and self._options.priority_in is PriorityPlace.HEADER:
             headers["x-priority"] = str(row.priority)
         if row.ttft_target_s is not None:
             headers["x-llm-d-slo-ttft-ms"] = str(round(row.ttft_target_s / speedup * 1000))

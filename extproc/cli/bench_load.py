@@ -15,7 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from extproc.bench.load import LoadGenerator, LoadResult
-from extproc.bench.load_options import LoadOptions
+from extproc.bench.load_options import LoadOptions, PriorityPlace
 from extproc.bench.prompts import PromptFactory, PromptStyle
 from extproc.bench.records import format_records
 from extproc.bench.summary import ClassSummary, Distribution, summarize_by
@@ -24,7 +24,7 @@ from extproc.config.loader import load_file
 from extproc.workload.arrivals import ClosedLoop, Poisson
 from extproc.workload.lengths import Fixed
 from extproc.workload.trace import parse_trace
-from extproc.workload.traffic import PlannedRequest, TrafficClass
+from extproc.workload.traffic import AfterEviction, PlannedRequest, TrafficClass
 
 
 @click.command("load")
@@ -34,10 +34,26 @@ from extproc.workload.traffic import PlannedRequest, TrafficClass
 @click.option("--classes", type=click.Path(exists=True, path_type=Path), help="YAML list of traffic classes.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Poisson arrivals per second.")
 @click.option("--concurrency", type=click.IntRange(1), help="A closed loop of so many requests instead.")
+@click.option(
+    "--batch", type=click.IntRange(1), help="With either: also keep so many batch requests running."
+)
 @click.option("--seconds", default=30.0, show_default=True, type=click.FloatRange(0, min_open=True))
 @click.option("--prompt-tokens", default=128, show_default=True, type=click.IntRange(1))
 @click.option("--output-tokens", default=64, show_default=True, type=click.IntRange(1))
-@click.option("--objective", help="Value of the objective header of all classes (else the class's name).")
+@click.option(
+    "--objective",
+    "objectives",
+    multiple=True,
+    metavar="[CLASS=]NAME",
+    help="Objective header of one class, or of all. Default: each class's own name.",
+)
+@click.option(
+    "--priority-in",
+    type=click.Choice([place.value for place in PriorityPlace]),
+    default=PriorityPlace.BODY.value,
+    show_default=True,
+    help="Where a class tells its `priority`, if it has one: for gateways that don't know its objective.",
+)
 @click.option(
     "--style",
     default=PromptStyle.TOKEN_IDS.value,
@@ -54,10 +70,12 @@ def load(
     classes: Path | None,
     rate: float | None,
     concurrency: int | None,
+    batch: int | None,
     seconds: float,
     prompt_tokens: int,
     output_tokens: int,
-    objective: str | None,
+    objectives: tuple[str, ...],
+    priority_in: str,
     style: str,
     seed: int,
     out: Path | None,
@@ -65,10 +83,17 @@ def load(
 ) -> None:
     """Send load to URL and say what its clients saw. Exits 1 when requests failed or the generator lagged.
 
-    Example: extproc bench load http://127.0.0.1:8080 --rate 2 --seconds 20 --objective interactive
+    --rate and --concurrency send the class `interactive`, --batch the class `batch`, which resumes what is
+    evicted: config/extproc.yaml knows both names as objectives (priorities 10 and -1). Classes of --classes
+    and --trace are ranked by the objective of their name, or by their `priority`, where the gateway knows no
+    such objective.
+
+    Example: extproc bench load http://127.0.0.1:8080 --rate 2 --batch 8 --seconds 20
     """
     if sum(source is not None for source in (trace, classes, rate, concurrency)) != 1:
         raise click.UsageError("give exactly one of --trace, --classes, --rate and --concurrency")
+    if batch is not None and (trace is not None or classes is not None):
+        raise click.UsageError("--batch goes with --rate or --concurrency; list batch among your classes")
     rows: list[PlannedRequest] = []
     wanted: tuple[TrafficClass, ...] = ()
     if trace is not None:
@@ -76,9 +101,13 @@ def load(
     elif classes is not None:
         wanted = load_file(classes, tuple[TrafficClass, ...])
     else:
-        wanted = (_simple_class(rate, concurrency, seconds, prompt_tokens, output_tokens),)
+        wanted = _simple_classes(
+            rate, concurrency, batch, seconds, Fixed(tokens=prompt_tokens), Fixed(tokens=output_tokens)
+        )
     names = {row.traffic_class for row in rows} | {each.name for each in wanted}
-    options = LoadOptions(base_url=url, objectives={name: objective or name for name in names})
+    options = LoadOptions(
+        base_url=url, objectives=_objectives(names, objectives), priority_in=PriorityPlace(priority_in)
+    )
     clock = SystemClock()
     prompts = PromptFactory(
         model=model, style=PromptStyle(style), seed=seed, run_salt=f"load-{clock.wall_time():.3f}"
@@ -90,19 +119,48 @@ def load(
     _report(result, as_json)
 
 
-def _simple_class(
-    rate: float | None, concurrency: int | None, seconds: float, prompt_tokens: int, output_tokens: int
-) -> TrafficClass:
+def _objectives(classes: set[str], given: tuple[str, ...]) -> dict[str, str]:
+    """The objective of each class: what was given for it, else what was given for all, else its name."""
+    chosen: dict[str, str] = {}
+    of_all: str | None = None
+    for text in given:
+        name, is_of_class, objective = text.partition("=")
+        if not is_of_class:
+            of_all = text
+        elif name in classes:
+            chosen[name] = objective
+        else:
+            raise click.UsageError(
+                f"--objective {text}: no class {name!r} here, only {', '.join(sorted(classes))}"
+            )
+    return {name: chosen.get(name, of_all or name) for name in classes}
+
+
+def _simple_classes(
+    rate: float | None,
+    concurrency: int | None,
+    batch: int | None,
+    seconds: float,
+    prompt: Fixed,
+    output: Fixed,
+) -> tuple[TrafficClass, ...]:
+    """`interactive` in an open or a closed loop, and `batch` in a closed one where it is asked for."""
     arrivals = (
         ClosedLoop(concurrency=concurrency, end_s=seconds)
         if concurrency is not None
         else Poisson(rate_per_s=rate or 1.0, end_s=seconds)
     )
-    return TrafficClass(
-        name="load",
-        arrivals=arrivals,
-        prompt=Fixed(tokens=prompt_tokens),
-        output=Fixed(tokens=output_tokens),
+    interactive = TrafficClass(name="interactive", arrivals=arrivals, prompt=prompt, output=output)
+    if batch is None:
+        return (interactive,)
+    loop = ClosedLoop(concurrency=batch, end_s=seconds)
+    return interactive, TrafficClass(
+        name="batch",
+        arrivals=loop,
+        prompt=prompt,
+        output=output,
+        priority=-1,
+        after_eviction=AfterEviction.RESUME,
     )
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from extproc.bench.load import LoadGenerator, LoadResult
-from extproc.bench.load_options import LoadOptions
+from extproc.bench.load_options import LoadOptions, PriorityPlace
 from extproc.bench.prompts import PromptFactory, PromptStyle
 from extproc.bench.summary import summarize
 from extproc.clock import SystemClock
@@ -195,8 +195,27 @@ async def test_speedup_scales_sending_and_recorded_times() -> None:
     assert [record.intended_s for record in result.records] == [0.0, 2.0]
     assert all(1.0 <= record.ttft_s < 10.0 for record in result.records if record.ttft_s is not None)
     assert server.headers[0]["x-llm-d-slo-ttft-ms"] == "400"
-    assert server.headers[0]["x-priority"] == "10"
     assert server.headers[0]["x-llm-d-inference-fairness-id"] == "default-flow"
+
+
+@pytest.mark.parametrize(
+    ("place", "priority", "header", "field"),
+    [
+        (PriorityPlace.NOWHERE, -1, None, None),
+        (PriorityPlace.BODY, -1, None, -1),
+        (PriorityPlace.HEADER, -1, "-1", None),
+        (PriorityPlace.BODY, 0, None, None),
+        (PriorityPlace.HEADER, 0, None, None),
+    ],
+)
+async def test_a_class_tells_its_number_where_it_is_asked_to(
+    place: PriorityPlace, priority: int, header: str | None, field: int | None
+) -> None:
+    async with scripted_server(lambda number, body: _answer(3)) as server:
+        await _run(server, _class(priority=priority), priority_in=place, objectives={"chat": "nightly"})
+    assert server.headers[0].get("x-priority") == header
+    assert server.bodies[0].get("priority") == field
+    assert server.headers[0]["x-llm-d-inference-objective"] == "nightly"
 
 
 async def test_the_horizon_cuts_what_is_open() -> None:
