@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +93,19 @@ def _head(snapshot: Mapping[str, Any]) -> Text:
     )
     if snapshot["mode"] == "observe":
         text.append("  OBSERVE ONLY", "bold yellow")
+        text.append(f"\nenforcing would have {_would_have(snapshot.get('would_have', ()))}")
     if group := snapshot.get("replica"):
         waits_for = f": {group['waits_for']}" if group["waits_for"] else ""
         text.append(f"\nreplica {group['name']} {group['state']}{waits_for}")
     if snapshot["draining"]:
         text.append("  DRAINING", "bold yellow")
     return text
+
+
+def _would_have(rows: Sequence[Mapping[str, Any]]) -> str:
+    """All priorities together: the table of bands shows what really happened."""
+    names = ("passed", "held", "rejected", "expired", "displaced", "evicted")
+    return ", ".join(f"{name} {sum(row[name] for row in rows)}" for name in names)
 
 
 def _bands(snapshot: Mapping[str, Any], colours: Mapping[int, str]) -> Table:

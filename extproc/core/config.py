@@ -22,7 +22,7 @@ _MAX_TTL_S = 7 * 86_400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowControlConfig:
-    """All of flow control. `mode: observe` decides and counts, but dispatches everything at once.
+    """All of flow control. `mode: observe` dispatches everything at once and counts what enforcing would do.
 
     `default_band` is the template of bands that aren't listed, `default_sheddable_band` of those below
     priority 0. Limits and times that are None don't exist. `no_endpoint_ttl_s` is how long requests wait

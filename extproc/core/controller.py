@@ -8,6 +8,7 @@ decision is taken in the call that made it possible. `next_wakeup()` says when t
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import assert_never
 
 from extproc.core.ageing import Ageing
@@ -143,6 +144,18 @@ class FlowController:
     def endpoint_samples(self) -> list[tuple[EndpointId, str, EndpointSample | None]]:
         """Id, address and newest measurement of every listed endpoint."""
         return [(state.id, state.address, state.sample) for state in self._pool.states.values()]
+
+    def pool_events(self) -> Iterator[Event]:
+        """What another controller must be told to know the pool as this one does."""
+        for state in self._pool.states.values():
+            yield EndpointAdded(state.endpoint)
+            yield EndpointHealthChanged(state.id, state.is_healthy, state.is_probing)
+            if state.sample is not None:
+                yield EndpointSampled(state.sample)
+
+    def in_flight(self) -> Iterator[InflightRequest]:
+        """The bookings, the oldest first."""
+        return iter(self._books.ledger)
 
     def explain(self, request: Request, now: float) -> Explanation:
         """What would become of the request now, and why; changes nothing."""

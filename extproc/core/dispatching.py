@@ -167,9 +167,6 @@ class Dispatcher:
         ceiling = self._books.policies.ceilings.ceiling(item.request.priority, now)
         pick = self._pick(item.request, item.footprint, candidates, _NOTHING_CLOSED, ceiling, now)
         if pick is None:
-            tally = self._tally.band(item.request.priority, now)
-            tally.would_queue += 1
-            tally.would_evict += self.revocations.may_serve(item.request.priority)
             picker = self._books.policies.picker
             pick = picker.pick(item.request, candidates, lambda endpoint: True, now)
         if pick is not None:

@@ -53,8 +53,6 @@ def _band(dispatcher: Dispatcher, books: Books, tally: Tally, priority: int, now
         outcomes=dict(counts.outcomes),
         ends=dict(counts.ends),
         evictions=dispatcher.revocations.issued[priority],
-        would_queue=counts.would_queue,
-        would_evict=counts.would_evict,
     )
 
 

@@ -89,11 +89,6 @@ class Revocations:
         sizing = self.config.sizing
         return self.config.enabled and sizing.type == "demand" and sizing.promise == "wait"
 
-    def may_serve(self, priority: int) -> bool:
-        """Whether something evictable below this priority is in flight."""
-        lowest = self._books.policies.victims.best() if self.config.enabled else None
-        return lowest is not None and lowest.request.priority < priority
-
     def relieve(self, blocked: BlockedHead, now: float) -> Relief:
         """What eviction can do for a blocked head."""
         if not self.config.enabled or blocked.ceiling.lowest <= 0:

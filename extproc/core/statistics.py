@@ -32,10 +32,6 @@ class BandStatistics:
     ends: Mapping[EndReason, int]
     evictions: int
     """Revocations of this band's requests."""
-    would_queue: int
-    """Mode observe: arrivals that enforcement would not have dispatched at once."""
-    would_evict: int
-    """Of these, those for which it would have ended a request of a lower priority."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,12 @@ from extproc.core.outcomes import EndReason, Outcome
 class BandTally:
     """Counters of one priority since the start, and how fast it drains."""
 
-    __slots__ = ("drain", "ends", "outcomes", "would_evict", "would_queue")
+    __slots__ = ("drain", "ends", "outcomes")
 
     def __init__(self, now: float) -> None:
         self.drain = DrainRate(now)
         self.outcomes: Counter[Outcome] = Counter()
         self.ends: Counter[EndReason] = Counter()
-        self.would_queue = 0
-        self.would_evict = 0
 
 
 class Tally:

@@ -27,7 +27,7 @@ from extproc.runtime.admin_source import ApplicationView
 from extproc.runtime.credentials import build_credentials
 from extproc.runtime.driver import Driver
 from extproc.runtime.explain import read_question
-from extproc.runtime.gauges import PriorityLabels, StateReader, read_process
+from extproc.runtime.gauges import PriorityLabels, StateReader, read_process, read_would_have
 from extproc.runtime.grpc_health import HealthService
 from extproc.runtime.journal import build_journal
 from extproc.runtime.live import LiveFeed
@@ -124,6 +124,7 @@ class Application:
             )
         state = StateReader(priorities)
         self.meters.add_source(lambda: state.read(self.driver.statistics(), self.driver.inspect()))
+        self.meters.add_source(lambda: read_would_have(self.driver.would_have, priorities))
         self.meters.add_source(
             lambda: read_process(self.service.open_streams, self.is_draining, self.config_generation)
         )
@@ -261,6 +262,7 @@ class Application:
             config_generation=self.config_generation,
             is_draining=self.is_draining,
             group=self._show_group(),
+            would_have=self.driver.would_have,
         )
         statistics, inspection = self.driver.statistics(), self.driver.inspect()
         return build_snapshot(facts, statistics, inspection, self.telemetry.recent_ttft)

@@ -29,6 +29,7 @@ from extproc.core.events import (
     TimerFired,
 )
 from extproc.core.inspection import Inspection
+from extproc.core.shadow import Shadow, WouldHave
 from extproc.core.statistics import Statistics
 from extproc.core.types import EndpointId, Request, RequestId
 from extproc.errors import InvariantError
@@ -104,6 +105,10 @@ class Driver:
         self.lease: Lease | None = None
         self.unqueued = UnqueuedRoutes()
         self.endpoint_observer: EndpointObserver | None = None
+        self.would_have: dict[int, WouldHave] = {}
+        """By priority, what mode observe did not enforce since the start."""
+        self._shadow: Shadow | None = None
+        self._follow_mode(clock.now())
 
     @property
     def controller(self) -> FlowController:
@@ -151,6 +156,7 @@ class Driver:
         now = self._clock.now()
         for command in self._controller.reconfigure(config, now):
             self._perform(command, now)
+        self._follow_mode(now)
         self._set_timer()
 
     def __len__(self) -> int:
@@ -164,6 +170,15 @@ class Driver:
             self._timer.cancel()
             self._timer = None
 
+    def _follow_mode(self, now: float) -> None:
+        config = self._controller.config
+        if config.mode != "observe":
+            self._shadow = None
+        elif self._shadow is None:
+            self._shadow = Shadow.beside(self._controller, self.would_have, now)
+        else:
+            self._shadow.reconfigure(config, now)
+
     def _handle(self, event: Event) -> None:
         now = self._clock.now()
         if self._note(event, now):
@@ -172,6 +187,8 @@ class Driver:
         self._calls += 1
         if self._calls % _TIMED_EVERY == 0:
             self._recorder.handled(event, self._clock.now() - now)
+        if self._shadow is not None:
+            self._shadow.follow(event, commands, now)
         for command in commands:
             self._perform(command, now)
 
@@ -232,7 +249,7 @@ class Driver:
 
     def _set_timer(self) -> None:
         """Keep one timer, at or before the next wake-up; one that fires early costs less than re-arming."""
-        wakeup = self._controller.next_wakeup()
+        wakeup = self._next_wakeup()
         if wakeup is None or self._is_closed or (self._timer is not None and self._timer_at <= wakeup):
             return
         if self._timer is not None:
@@ -242,10 +259,17 @@ class Driver:
         self._timer_at = wakeup
         self._timer = asyncio.get_running_loop().call_later(steps * _TIMER_STEP_S, self._fire)
 
+    def _next_wakeup(self) -> float | None:
+        wakeup = self._controller.next_wakeup()
+        if self._shadow is None:
+            return wakeup
+        other = self._shadow.next_wakeup()
+        return min((when for when in (wakeup, other) if when is not None), default=None)
+
     def _fire(self) -> None:
         self._timer = None
         self._timer_at = math.inf
-        wakeup = self._controller.next_wakeup()
+        wakeup = self._next_wakeup()
         if wakeup is not None and wakeup <= self._clock.now():
             self.post(TimerFired())
         else:

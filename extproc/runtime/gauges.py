@@ -7,11 +7,12 @@ are exposed, and it keeps nothing but the places of label values.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from extproc import __version__
 from extproc.core.inspection import BandDetail, Inspection
+from extproc.core.shadow import WouldHave
 from extproc.core.statistics import BandStatistics, Statistics
 from extproc.runtime.labels import OVERFLOW, LabelCap
 from extproc.runtime.meters import Reading
@@ -134,11 +135,6 @@ def _band(priority: str, bands: list[BandStatistics]) -> Iterator[Reading]:
     for resource in ("requests", "tokens"):
         ceiling = min(getattr(band.ceilings, resource) for band in bands)
         yield Reading("extproc_reserve_ratio", (priority, resource), max(0.0, 1.0 - ceiling))
-    for action, count in (
-        ("would-hold", sum(band.would_queue for band in bands)),
-        ("would-evict", sum(band.would_evict for band in bands)),
-    ):
-        yield Reading("extproc_observe_only_total", (priority, action), count)
     waits = [wait for wait in map(wait_estimate_s, bands) if wait is not None]
     if waits:
         yield Reading("extproc_wait_estimate_seconds", (priority,), max(waits))
@@ -155,6 +151,28 @@ def wait_estimate_s(band: BandStatistics) -> float | None:
     if not band.queued_requests:
         return 0.0
     return band.queued_requests / band.dispatches_per_s if band.dispatches_per_s > 0 else None
+
+
+_ACTIONS: Mapping[str, Callable[[WouldHave], int]] = {
+    "would-pass": lambda counts: counts.passed,
+    "would-hold": lambda counts: counts.held,
+    "would-reject": lambda counts: counts.rejected,
+    "would-expire": lambda counts: counts.expired,
+    "would-displace": lambda counts: counts.displaced,
+    "would-evict": lambda counts: counts.evicted,
+}
+
+
+def read_would_have(counts: Mapping[int, WouldHave], priorities: PriorityLabels) -> Iterator[Reading]:
+    """What mode observe has counted; nothing before it was ever in force."""
+    groups: dict[str, list[WouldHave]] = {}
+    for priority, would_have in counts.items():
+        groups.setdefault(priorities(priority), []).append(would_have)
+    for label, group in groups.items():
+        for action, count_of in _ACTIONS.items():
+            yield Reading("extproc_observe_only_total", (label, action), sum(map(count_of, group)))
+        held_s = sum(one.held_s for one in group)
+        yield Reading("extproc_observe_only_wait_seconds_total", (label,), held_s)
 
 
 def read_process(open_streams: int, is_draining: bool, config_generation: int) -> Iterator[Reading]:

@@ -240,9 +240,19 @@ PROCESS = (
         "observe_only",
         "requests",
         ("priority", "action"),
-        "Observe-only mode: arrivals that would have waited (`would-hold`), and those of them that would "
-        "have ended lower work (`would-evict`).",
-        "a decision is not enforced because of `mode: observe`",
+        "Mode observe: what enforcing would have done. Every request counts once as `would-pass` (at once), "
+        "`would-hold` (queued) or `would-reject` (no room in the queue); of those held, some later as "
+        "`would-expire` or `would-displace`. `would-evict`: running requests that would have been ended.",
+        "`mode: observe` lets something through; the series exist once it has been in force",
+        is_read=True,
+    ),
+    counter(
+        "observe_only_wait_seconds",
+        "seconds",
+        ("priority",),
+        "Mode observe: time that requests would have spent queued, when they would have left the queue; over "
+        "`would-hold` it is their mean wait.",
+        "a held request would have been sent, refused or displaced, or its client leaves",
         is_read=True,
     ),
     gauge("build_info", "", ("version",), "Always 1; carries the version.", "start"),

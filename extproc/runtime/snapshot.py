@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
 from extproc import __version__
 from extproc.core.inspection import EndpointDetail, Inspection
 from extproc.core.outcomes import EndReason, Outcome
+from extproc.core.shadow import WouldHave
 from extproc.core.statistics import BandStatistics, EndpointStatistics, Statistics
 from extproc.runtime.admin import JsonObject
 from extproc.runtime.gauges import wait_estimate_s
@@ -26,6 +28,8 @@ class ProcessFacts:
     is_draining: bool
     group: JsonObject | None = None
     """This process among its replicas; None when it is alone."""
+    would_have: Mapping[int, WouldHave] = field(default_factory=dict)
+    """By priority, what mode observe did not enforce; empty when it was never in force."""
 
 
 def build_snapshot(
@@ -55,6 +59,10 @@ def build_snapshot(
             "refused": sum(_refused(band) for band in statistics.bands),
         },
         "bands": bands,
+        "would_have": [
+            {"priority": priority, **asdict(counts)}
+            for priority, counts in sorted(facts.would_have.items(), reverse=True)
+        ],
         "endpoints": endpoints,
         "evictions": {
             "issued": issued,

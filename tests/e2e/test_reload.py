@@ -165,10 +165,14 @@ def test_sighup_applies_objectives_and_names_what_needs_a_restart(stack: LocalSt
     assert (status, answer["result"], answer["needs_restart"]) == (200, "unchanged", ["server"])
 
 
-def priorities_seen(stack: LocalStack) -> set[str]:
+def state(stack: LocalStack) -> dict[str, Any]:
     with urllib.request.urlopen(f"{stack.admin_url}/debug/state", timeout=10) as answer:
-        state = json.load(answer)
-    return {str(band["priority"]) for band in state["bands"] if band["dispatched"]}
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def priorities_seen(stack: LocalStack) -> set[str]:
+    return {str(band["priority"]) for band in state(stack)["bands"] if band["dispatched"]}
 
 
 def test_observing_holds_nothing_refuses_nothing_and_counts_what_would_have_waited(
@@ -181,7 +185,7 @@ def test_observing_holds_nothing_refuses_nothing_and_counts_what_would_have_wait
     enforced = json.loads(chat(stack)[1])
     rewrite(stack, observe)
     assert post_reload(stack)[0] == 200
-    held = count(stack, "extproc_observe_only_total")
+    assert count(stack, "extproc_observe_only_total") == 0
     with load(stack, 6) as answers:
         wait_for(lambda: read_ledger(stack.admin_url).in_flight == 6)
         assert read_ledger(stack.admin_url).queued == 0
@@ -189,7 +193,10 @@ def test_observing_holds_nothing_refuses_nothing_and_counts_what_would_have_wait
     assert [status for status, _ in results] == [200] * 6
     for _, body in results:
         assert json.loads(body)["choices"] == enforced["choices"]
-    assert count(stack, "extproc_observe_only_total") - held == 5
+    (counts,) = (row for row in state(stack)["would_have"] if row["priority"] == 10)
+    would = {name: counts[name] for name in ("passed", "held", "rejected", "expired", "evicted")}
+    assert would == {"passed": 1, "held": 1, "rejected": 4, "expired": 1, "evicted": 0}
+    assert count(stack, "extproc_observe_only_total") == 6 + 1  # every arrival once, one of them again
     assert count(stack, "extproc_revocations_issued_total") == 0
     rewrite(stack, lambda data: data["flow_control"].update(mode="enforce", default_ttl_s=60))
     assert post_reload(stack)[0] == 200

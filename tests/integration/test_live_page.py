@@ -63,6 +63,21 @@ async def test_the_page_shows_the_pool_and_follows_it(live: Live) -> None:
         assert {url.removeprefix(host) for url in page.requests} == {"/ui", "/api/history", "/api/events"}
 
 
+async def test_observing_is_told_with_what_enforcing_would_have_done() -> None:
+    source = FakeAdminSource(lambda: {**snapshot(15), "mode": "observe"})
+    source.feed.take_now()
+    server = AdminServer(AdminConfig(port=0), source)
+    url = f"http://127.0.0.1:{await server.start()}/ui"
+    async with browser_page() as page:
+        await page.open(url)
+        await page.until("document.body.dataset.snapshots")
+        about = await page.value("document.getElementById('about').textContent")
+        assert "enforcing would have passed 1,000, held 45, rejected 6" in about
+        assert page.problems == []
+    source.feed.close()
+    await server.stop()
+
+
 async def test_names_from_outside_are_text_never_markup(live: Live) -> None:
     async with browser_page() as page:
         await page.open(live.url)

@@ -26,12 +26,19 @@ def snapshot(second: int, *, endpoint_name: str = "gpu-a") -> dict[str, Any]:
             band(0, 0, 0.95, 17, evicted=0, ttft_s=0.3 + 0.5 * burst),
             band(-1, queued_low, 0.8, 32, evicted=evicted, ttft_s=4 + 5 * burst),
         ],
+        "would_have": [would_have(10, held=second), would_have(-1, held=2 * second)],
         "endpoints": [
             endpoint(endpoint_name, "ready", {"10": 5, "0": 9, "-1": 18}, saturation),
             endpoint("gpu-b", "draining", {"10": 4, "0": 8, "-1": 14}, saturation - 0.1),
         ],
         "evictions": {"issued": evicted, "confirmed": evicted, "timed_out": 0, "outstanding": 0},
     }
+
+
+def would_have(priority: int, *, held: int) -> dict[str, Any]:
+    """What mode observe has counted for one priority."""
+    counts = {"passed": 500, "held": held, "rejected": 3, "expired": 2, "displaced": 1, "evicted": 4}
+    return {"priority": priority, **counts, "held_s": 1.5 * held}
 
 
 def group(name: str) -> dict[str, Any]:

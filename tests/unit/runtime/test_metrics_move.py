@@ -37,7 +37,7 @@ from extproc.exchange.observation import OutputTimes
 from extproc.exchange.refusals import refuse_malformed
 from extproc.runtime.catalogue import Kind, all_metrics
 from extproc.runtime.driver import Driver
-from extproc.runtime.gauges import PriorityLabels, StateReader, read_process
+from extproc.runtime.gauges import PriorityLabels, StateReader, read_process, read_would_have
 from extproc.runtime.health import HealthState
 from extproc.runtime.meters import Meters
 from extproc.runtime.pool_gauges import read_pool
@@ -130,6 +130,7 @@ class Bench:
         self.meters.add_source(lambda: read_pool(self.watch))  # type: ignore[arg-type]
         self.group = LEASED
         self.meters.add_source(lambda: read_group(self.group))
+        self.meters.add_source(lambda: read_would_have(self.driver.would_have, priorities))
         self.process = [0, False, 1]
         self.meters.add_source(lambda: read_process(*self.process))  # type: ignore[arg-type]
         self.endpoint = endpoint("gpu")
@@ -539,25 +540,6 @@ def test_a_metric_moves_with_its_event(name: str) -> None:
     assert change > 0 if by is None else change == pytest.approx(by, abs=1e-6)
 
 
-def test_observe_only_counts_what_would_have_waited() -> None:
-    bench = Bench(replace(CONFIG, mode="observe"))
-    bench.fill()
-    place = key("extproc_observe_only_total", priority="10", action="would-hold")
-    evictions = key("extproc_observe_only_total", priority="10", action="would-evict")
-    before = bench.series()[place]
-    bench.arrive()
-    assert bench.series()[place] - before == 1
-    assert bench.series()[evictions] == 0
-    bench.arrive(-1)
-    bench.arrive()
-    assert bench.series()[evictions] == 1
-    bench.arrive(-1)
-    assert bench.series()[key("extproc_queue_requests", priority="10")] == 0
-    dispatched = key("extproc_requests_total", priority="10", outcome="dispatched")
-    assert bench.series()[dispatched] == 4
-    assert bench.series()[key("extproc_revocations_issued_total", priority="-1")] == 0
-
-
 def test_the_series_of_known_bands_exist_at_zero_from_the_start() -> None:
     series = Bench().series()
     for priority in ("10", "-1"):
@@ -606,7 +588,7 @@ def test_field_bug_103_and_104_ten_thousand_clients_make_few_series() -> None:
 
 def test_every_metric_of_the_catalogue_has_a_case() -> None:
     parts = ("_bucket", "_sum", "_count")
-    covered = {"extproc_observe_only_total"}
+    covered = {"extproc_observe_only_total", "extproc_observe_only_wait_seconds_total"}  # test_observing.py
     for name, *_ in CASES.values():
         covered.add(next((name.removesuffix(part) for part in parts if name.endswith(part)), name))
     names = {metric.name for metric in all_metrics()}
