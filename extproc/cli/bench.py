@@ -32,5 +32,5 @@ BENCH_COMMANDS: dict[str, tuple[str, str]] = {
 def bench() -> None:
     """Run load and measurement suites, in virtual time or over real sockets.
 
-    Example: extproc bench --help
+    Example: extproc bench run holdback-requests --out reports/holdback-requests
     """

@@ -218,11 +218,14 @@ def _print_checks(summary: dict[str, object]) -> None:
     table = Table(title=str(summary["suite"]), box=None, header_style="bold", title_justify="left")
     for column in ("figure", "seed", "ours", "ratio", "holds", "reason"):
         table.add_column(column, overflow="fold")
-    for row in checks:
+    done = [row for row in checks if row["holds"] is not None]
+    for row in done:
         holds = "[green]yes[/]" if row["holds"] else "[red]no[/]"
         ours = row["ours"] if isinstance(row["ours"], str) else _short(row["ours"])
         table.add_row(row["figure"], str(row["seed"]), ours, _short(row["ratio"]), holds, row["reason"])
     Console().print(table)
+    if len(done) < len(checks):
+        click.echo(f"{len(checks) - len(done)} more figures need cells that were not run")
 
 
 def _short(value: float | None) -> str:

@@ -17,6 +17,9 @@ from extproc.bench.load_options import LoadProgress
 from extproc.cli.demo_arms import ARMS, SERVERS, SLOTS, Arm, ArmResult, run_arm, stack_for
 from extproc.errors import ExtprocError
 
+_BAR_WIDTH = 40
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+
 
 @click.command("demo")
 @click.option(
@@ -49,6 +52,11 @@ def command(seconds: float, arms: str, as_json: bool) -> None:
     )
     results = [_run(arm, seconds, console) for arm in chosen]
     console.print(_table(results))
+    console.print(
+        _bars("interactive TTFT p95", [(r.name, r.ttft_p95_s, f"{r.ttft_p95_s:.2f} s") for r in results])
+    )
+    rates = [(r.name, r.output_tokens_per_s, f"{r.output_tokens_per_s:.0f}") for r in results]
+    console.print(_bars("batch tokens/s", rates))
     if as_json:
         click.echo(json.dumps(_as_json(results)))
     if not all(result.is_good for result in results):
@@ -103,6 +111,18 @@ def _table(results: Sequence[ArmResult]) -> Table:
             str(result.ledger_in_flight),
         )
     return table
+
+
+def _bars(title: str, rows: Sequence[tuple[str, float, str]]) -> str:
+    """Horizontal bars in eighths of a character, the longest `_BAR_WIDTH` wide."""
+    widest = max((value for _, value, _ in rows), default=0.0) or 1.0
+    names = max(len(name) for name, _, _ in rows)
+    lines = [title]
+    for name, value, text in rows:
+        eighths = max(1, round(8 * _BAR_WIDTH * value / widest))
+        bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
+        lines.append(f"  {name:<{names}}  {bar:<{_BAR_WIDTH}}  {text}")
+    return "\n".join(lines)
 
 
 def _as_json(results: Sequence[ArmResult]) -> dict[str, object]:

@@ -35,6 +35,10 @@ class HostPort(click.ParamType[tuple[str, int]]):
         return host.strip("[]") or self._default_host, int(port)
 
 
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 @click.command("envoy-config")
 @click.option(
     "--listen",
@@ -52,10 +56,12 @@ class HostPort(click.ParamType[tuple[str, int]]):
 )
 @click.option(
     "--extproc",
+    "extprocs",
     type=HostPort("127.0.0.1"),
-    default="127.0.0.1:9002",
+    default=("127.0.0.1:9002",),
     show_default=True,
-    help="extproc's gRPC port.",
+    multiple=True,
+    help="extproc's gRPC port; repeated for several replicas.",
 )
 @click.option(
     "--endpoint",
@@ -107,7 +113,7 @@ class HostPort(click.ParamType[tuple[str, int]]):
 def command(
     listen: tuple[str, int],
     admin: tuple[str, int],
-    extproc: tuple[str, int],
+    extprocs: tuple[tuple[str, int], ...],
     endpoints: tuple[str, ...],
     mode: str,
     message_timeout: float,
@@ -126,8 +132,9 @@ def command(
         listen_port=listen[1],
         admin_host=admin[0],
         admin_port=admin[1],
-        extproc_host=extproc[0],
-        extproc_port=extproc[1],
+        extproc_host=extprocs[0][0],
+        extproc_port=extprocs[0][1],
+        further_extprocs=tuple(f"{_bracketed(host)}:{port}" for host, port in extprocs[1:]),
         endpoints=endpoints,
         mode=ProcessingMode(mode),
         message_timeout_s=message_timeout,

@@ -85,7 +85,9 @@ async def _ask(url: str, token: str | None, question: dict[str, Any]) -> dict[st
             text = await answer.text()
             status = answer.status
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise ExtprocError(f"no admin port at {url} ({error}); is `extproc serve` running?") from error
+        raise ExtprocError(
+            f"no admin port at {url} ({error}); is extproc running there? `extproc up` prints its own --url"
+        ) from error
     if status == 401:
         raise ExtprocError(f"{url} needs a token: give --token-file")
     if status == 400:

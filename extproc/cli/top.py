@@ -66,7 +66,9 @@ async def _snapshots(url: str, token: str | None) -> AsyncIterator[dict[str, Any
                     if line.startswith(b"data: "):
                         yield json.loads(line[6:])
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise ExtprocError(f"no admin port at {url} ({error}); is `extproc serve` running?") from error
+        raise ExtprocError(
+            f"no admin port at {url} ({error}); is extproc running there? `extproc up` prints its own --url"
+        ) from error
 
 
 def _check(answer: aiohttp.ClientResponse, url: str) -> None:

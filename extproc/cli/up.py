@@ -28,6 +28,10 @@ Try it:
     -H 'x-llm-d-inference-objective: interactive' \\
     -d '{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello"}}]}}'
 
+Look at it from another terminal:
+  extproc top --url {admin}
+  extproc explain --url {admin} --priority -1
+
 Ctrl-C ends everything."""
 
 

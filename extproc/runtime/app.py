@@ -12,15 +12,17 @@ import gc
 import logging
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from extproc.clock import Clock, SystemClock
-from extproc.config.replicas import scraping
+from extproc.config.replicas import ReplicasConfig, scraping
 from extproc.config.schema import Config
 from extproc.config.server import QueuedAtDrain
 from extproc.core.controller import FlowController
 from extproc.core.events import DrainStarted
 from extproc.core.explanation import Explanation
+from extproc.errors import ConfigError, Problem
 from extproc.exchange.surroundings import build_surroundings
 from extproc.runtime.admin import AdminServer, JsonObject
 from extproc.runtime.admin_source import ApplicationView
@@ -83,9 +85,7 @@ class Application:
         self._is_started = False
         self.group: GroupMember | None = None
         if config.replicas.mode != "single":
-            from extproc.runtime.replicas.group import join_group  # needs the extra `replicas`
-
-            group = join_group(config.replicas, self.driver, self.clock, lambda _: self._settle_ready())
+            group = _join_group(config.replicas, self.driver, self.clock, lambda _: self._settle_ready())
             if group is not None:
                 self.group = group
                 self.meters.add_source(lambda: read_group(group.status()))
@@ -320,6 +320,18 @@ class Application:
             except TimeoutError:
                 break
         return not self.service.open_streams
+
+
+def _join_group(
+    config: ReplicasConfig, driver: Driver, clock: Clock, set_ready: Callable[[bool], None]
+) -> GroupMember | None:
+    """As `join_group`, which is imported only where it is needed: it wants the extra `replicas`."""
+    try:
+        from extproc.runtime.replicas.group import join_group
+    except ModuleNotFoundError as error:
+        message = f"{config.mode} needs the {error.name} package: pip install 'extproc[replicas]'"
+        raise ConfigError([Problem("replicas.mode", message)]) from error
+    return join_group(config, driver, clock, set_ready)
 
 
 async def serve(config: Config, file: Path | None = None) -> None:

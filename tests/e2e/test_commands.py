@@ -101,9 +101,13 @@ def test_up_stays_and_its_curl_line_works(tmp_path: Path, mark: ProcessMark) -> 
     with running("up", "--port", "0", mark=mark, log=log) as process:
         wait_for(lambda: "Ctrl-C ends" in log.read_text() or process.poll() is not None)
         text = log.read_text()
-        lines = text[text.index("  curl") : text.index("Ctrl-C")].strip()
+        lines = text[text.index("  curl") : text.index("Look at it")].strip()
         answer = subprocess.run(lines, shell=True, capture_output=True, text=True, timeout=60).stdout
         assert answer.strip().endswith("data: [DONE]"), text + answer
+        for name, arguments in re.findall(r"^  extproc (top|explain) (.+)$", text, re.MULTILINE):
+            once = ["--once"] if name == "top" else []
+            looked = run(name, *arguments.split(), *once, mark=mark)
+            assert looked.returncode == 0, looked.stderr
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     wait_for(lambda: mark.pids() == [])

@@ -120,6 +120,30 @@ def test_without_extras_every_command_works_or_names_what_it_needs() -> None:
         assert "pip install 'extproc[all]'" in message
 
 
+WITHOUT_REDIS = """
+import sys
+for package in ("redis", "redis.asyncio"):
+    sys.modules[package] = None
+sys.argv = ["extproc", "serve", "--config", {file!r}]
+from extproc.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("mode", ["leased", "standby"])
+def test_replicas_without_redis_name_the_extra_instead_of_a_traceback(mode: str, tmp_path: Path) -> None:
+    file = tmp_path / "extproc.yaml"
+    file.write_text(f"replicas: {{mode: {mode}}}\n")
+    code = WITHOUT_REDIS.format(file=str(file))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert "replicas.mode: " in done.stderr
+    assert "pip install 'extproc[replicas]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_completion_script_is_printed(shell: str) -> None:
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -39,6 +40,20 @@ def test_fixed_endpoints_and_names(tmp_path: Path) -> None:
     arguments = ["--extproc", "extproc:9002", "--endpoint", "vllm-0:8000", "--endpoint", "vllm-1:8000"]
     result = CliRunner().invoke(cli, ["envoy-config", "--json", *arguments])
     assert result.exit_code == 0, result.output
+    path = tmp_path / "envoy.json"
+    path.write_text(result.output)
+    validate(path)
+
+
+def test_several_replicas(tmp_path: Path) -> None:
+    arguments = ["--extproc", "10.0.0.1:9002", "--extproc", "[fd00::2]:9002", "--extproc", "9003"]
+    result = CliRunner().invoke(cli, ["envoy-config", "--json", *arguments])
+    assert result.exit_code == 0, result.output
+    clusters = {one["name"]: one for one in json.loads(result.output)["static_resources"]["clusters"]}
+    hosts = clusters["extproc"]["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    addresses = [host["endpoint"]["address"]["socket_address"] for host in hosts]
+    found = [(address["address"], address["port_value"]) for address in addresses]
+    assert found == [("10.0.0.1", 9002), ("fd00::2", 9002), ("127.0.0.1", 9003)]
     path = tmp_path / "envoy.json"
     path.write_text(result.output)
     validate(path)
