@@ -53,12 +53,14 @@ LEAN = StreamModes()
 class RequestHeaders(msgspec.Struct, frozen=True, gc=False):
     """`headers` holds the names of `names.READ_REQUEST_HEADERS` only, in lower case.
 
-    `subset` is the proxy's list of allowed addresses; None: no restriction.
+    `subset` is the proxy's list of allowed addresses; None: no restriction. `count` is that of all header
+    lines, read or not.
     """
 
     headers: Mapping[str, str]
     is_end: bool
     subset: frozenset[str] | None = None
+    count: int = 0
 
 
 class RequestBody(msgspec.Struct, frozen=True, gc=False):

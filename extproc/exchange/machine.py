@@ -35,6 +35,7 @@ from extproc.exchange.refusals import (
     refuse_malformed,
     refuse_outcome,
     refuse_oversize,
+    refuse_too_many_headers,
     refuse_unknown_path,
 )
 from extproc.exchange.request import RequestSide
@@ -221,6 +222,8 @@ class Exchange:
         self.trace = read_trace(event.headers)
         self.hints = read_hints(event.headers, self._config, now, wall_time)
         notes: list[ExchangeCommand] = [Note(f"ignored-header:{name}") for name in self.hints.ignored]
+        if event.count > self._config.limits.max_headers:
+            return [*notes, *self._answer(refuse_too_many_headers(self._config.limits.max_headers))]
         if event.is_end or found.is_upgrade or (found.kind is ApiKind.UNQUEUED and not found.is_odd_upgrade):
             self._request.expects_no_body = found.is_upgrade
             self._request.owed.append(Phase.REQUEST_HEADERS)

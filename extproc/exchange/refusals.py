@@ -46,6 +46,7 @@ _TYPES = {
     404: "not_found_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     500: "internal_error",
     503: "service_unavailable_error",
     504: "timeout_error",
@@ -71,6 +72,10 @@ def refuse_malformed(message: str, field: str = "") -> Refusal:
 
 def refuse_oversize(limit_bytes: int) -> Refusal:
     return _refuse(413, "body-too-large", f"the body is larger than {limit_bytes} bytes", "")
+
+
+def refuse_too_many_headers(limit: int) -> Refusal:
+    return _refuse(431, "too-many-headers", f"the request has more than {limit} headers", "")
 
 
 def refuse_unknown_path() -> Refusal:

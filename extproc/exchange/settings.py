@@ -89,6 +89,10 @@ class LimitConfig:
     `early_decision_bytes`: in STREAMED mode Envoy stops reading once its buffer (1 MiB by default) is full of
     unanswered chunks, so the decision is taken there at the latest, on what has been seen.
 
+    `max_headers`: Envoy answers a bare 500 when the header that names the server is one too many for its own
+    limit (100 by default, its pseudo-headers and additions included), and closes the connection wordlessly
+    when the client's are. Keep this a little below Envoy's.
+
     `max_deadline_s`: how far ahead a deadline may lie; batch work of days sorts behind that of hours by it.
     """
 
@@ -97,6 +101,7 @@ class LimitConfig:
     max_ttl_s: float = 3000.0
     max_deadline_s: float = 366 * 86_400.0
     max_fairness_id_bytes: int = 128
+    max_headers: int = 96
     max_messages: int = 1_000_000
 
     def __post_init__(self) -> None:
@@ -106,6 +111,7 @@ class LimitConfig:
             "max_ttl_s",
             "max_deadline_s",
             "max_fairness_id_bytes",
+            "max_headers",
             "max_messages",
         )
         problems = [Problem(name, "must be positive") for name in names if getattr(self, name) <= 0]

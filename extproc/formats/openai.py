@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import lru_cache
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Raw
@@ -59,8 +60,12 @@ _SUFFIXES: tuple[tuple[str, ApiKind], ...] = (
 
 @lru_cache(maxsize=1024)
 def api_kind(path: str) -> ApiKind:
-    """The API of a `:path`; the query and trailing slashes don't count, longer suffixes are tried first."""
-    bare = "/" + path.partition("?")[0].strip("/")
+    """The API of a `:path`; the query and trailing slashes don't count, longer suffixes are tried first.
+
+    Percent-encoding is undone as the engine's web server does it, or `/v1/chat%2Fcompletions` would run
+    there with a body that nobody has read here.
+    """
+    bare = "/" + unquote(path.partition("?")[0]).strip("/")
     for suffix, kind in _SUFFIXES:
         if bare.endswith(suffix):
             return kind

@@ -211,6 +211,8 @@ def _listener(settings: EnvoySettings) -> Node:
         request_headers_timeout="10s",
         request_timeout="300s",
         delayed_close_timeout=_duration(settings.delayed_close_timeout_s),
+        common_http_protocol_options={"max_headers_count": 200},
+        http_protocol_options={"accept_http_10": True, "default_host_for_http_10": "localhost"},
         http2_protocol_options={
             "initial_stream_window_size": settings.buffer_limit_bytes,
             "initial_connection_window_size": 2 * settings.buffer_limit_bytes,

@@ -61,9 +61,10 @@ def read_event(message: pb.ProcessingRequest) -> ExchangeEvent | None:
     match message.WhichOneof("request"):
         case "request_headers":
             headers = message.request_headers
-            found = read_headers(headers.headers.headers, names.READ_REQUEST_HEADERS)
+            lines = headers.headers.headers
+            found = read_headers(lines, names.READ_REQUEST_HEADERS)
             subset = _subset(message) if message.HasField("metadata_context") else None
-            return ev.RequestHeaders(found, headers.end_of_stream, subset)
+            return ev.RequestHeaders(found, headers.end_of_stream, subset, len(lines))
         case "request_body":
             return ev.RequestBody(message.request_body.body, message.request_body.end_of_stream)
         case "response_headers":

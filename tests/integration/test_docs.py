@@ -132,6 +132,7 @@ def test_the_limits_page_tells_the_defaults_that_are_in_force() -> None:
         "flow_control.max_requests": "none" if config.flow_control.max_requests is None else "?",
         "bands[].max_requests_per_flow": "none" if band.max_requests_per_flow is None else "?",
         "requests.limits.max_ttl_s": f"{limits.max_ttl_s:,.0f} s",
+        "requests.limits.max_headers": f"{limits.max_headers}",
         "requests.limits.max_fairness_id_bytes": f"{limits.max_fairness_id_bytes} bytes",
         "requests.priority.minimum": f"{priority.minimum} to {priority.maximum}",
         "tenants as metric labels": str(MAX_FAIRNESS_LABELS),
