@@ -6,12 +6,14 @@ same credits, whatever their order.
 
 Rule, per endpoint and resource, highest priority first:
 
-1. what a priority has in use stays, up to the replica's max-min fair share of that priority's demand;
+1. what a priority has in use stays; above the replica's max-min fair share of that priority's demand it is
+   not refilled, but nobody is given it before it has ended;
 2. its waiting demand gets what is left, in whole requests, the replica with the least first;
 3. what no demand wants is spread evenly, so that a newcomer starts at once.
 
 A target below what a replica has in use means: do not refill it; where waiting demand of a strictly higher
-priority caused it, a `Reclaim` asks the replica to evict. Targets never sum to more than the capacity.
+priority finds nothing free, a `Reclaim` asks the replica to evict. Targets never sum to more than the
+capacity.
 Moving towards them safely is `step_grants`' work: given up by one before they are given to another.
 
 Arrays are int64 and indexed [replica, endpoint, resource], resource 0 = slots, 1 = KV tokens.
@@ -93,10 +95,11 @@ class PoolTable:
         row[known[keep]] = amounts[keep]
 
 
-def fair_levels(total: int, demands: Sequence[int]) -> list[int]:
+def fair_levels(total: int, demands: Sequence[int], held: Sequence[int] | None = None) -> list[int]:
     """Max-min fair integers: nobody gets more than its demand, the sum is min(total, sum of demands).
 
-    Remainders of the even split go to the smallest indices.
+    Remainders of the even split go to whoever has the most in `held`, so that nothing moves for their sake;
+    to the smallest indices where that is equal.
     """
     if total >= sum(demands):
         return list(demands)
@@ -108,7 +111,8 @@ def fair_levels(total: int, demands: Sequence[int]) -> list[int]:
         levels[index] = demands[index]
         left -= demands[index]
     share, rest = divmod(left, len(open_indices)) if open_indices else (0, 0)
-    for position, index in enumerate(sorted(open_indices)):
+    first = sorted(open_indices, key=lambda index: (-held[index] if held else 0, index))
+    for position, index in enumerate(first):
         levels[index] = share + (1 if position < rest else 0)
     return levels
 
@@ -136,6 +140,7 @@ class _Round:
         np.maximum(self.left, 0, out=self.left)
         self.free: IntArray = self.left.copy()
         self.targets = table.zeros()
+        self.placed = table.zeros()
         self.claims: dict[int, IntArray] = {}
         self.waiting: dict[int, list[tuple[int, Waiting]]] = {}
         self.lacking: dict[int, IntArray] = {}
@@ -175,7 +180,7 @@ class _Round:
         if claims is not None:
             wanted = [int(slots) for slots in claims[:, :, SLOTS].sum(axis=1)]
             tokens_wanted = int(claims[:, :, TOKENS].sum())
-        used = sum(wanted)
+        held = list(wanted)
         for r, row in waiting:
             wanted[r] += row.requests
             tokens_wanted += row.tokens
@@ -184,19 +189,25 @@ class _Round:
         if tokens_wanted > tokens_left:
             # KV binds: so many requests of this mix fit. Never fewer than are running already, since
             # footprints are estimates and a running request is a fact.
-            room = min(room, max(sum(wanted) * tokens_left // tokens_wanted, used))
-        return fair_levels(room, wanted)
+            room = min(room, max(sum(wanted) * tokens_left // tokens_wanted, sum(held)))
+        return fair_levels(room, wanted, held)
 
     def _keep(self, priority: int, claims: IntArray, limits: list[int] | None) -> None:
-        """In use stays, cut only where another replica has a share or a higher priority took the place."""
+        """In use stays, cut only where another replica has a share or a higher priority took the place.
+
+        What is cut for a share still runs: were it given away, what is really free would go to lower waiting
+        work, and a higher request elsewhere would wait for the cut to end, or evict. Nor is a replica cut
+        where higher work of its own was placed: it would have to evict to make use of that.
+        """
         kept = claims.copy()
         if limits is not None:
             self._cut_to_fair_share(kept, limits)
+            kept = np.where(self.placed[:, :, SLOTS:TOKENS] > 0, claims, kept)
         earlier = np.cumsum(kept, axis=0) - kept
         kept = np.minimum(np.maximum(self.left - earlier, 0), kept)
         self.cut[priority] = claims - kept
         self.targets += kept
-        self.left -= kept.sum(axis=0)
+        self.left -= np.minimum(claims.sum(axis=0), self.left)
 
     def _reclaims(self) -> list[Reclaim]:
         """Evict what placed waiting requests lack, out of strictly lower work; the lowest priority first."""
@@ -263,7 +274,8 @@ class _Round:
         """Count placed requests; remember what they lack where there was no free place."""
         where = np.array(list(placed), dtype=np.int64)
         amounts = np.array(list(placed.values()), dtype=np.int64)
-        np.add.at(self.targets, (where[:, 0], where[:, 1]), amounts)
+        for sums in (self.targets, self.placed):
+            np.add.at(sums, (where[:, 0], where[:, 1]), amounts)
         np.subtract.at(self.left, where[:, 1], amounts)
         overdrawn = np.minimum(self.free, 0)
         np.subtract.at(self.free, where[:, 1], amounts)

@@ -71,10 +71,14 @@ class EvictionConfig:
     confirm_timeout_s: float = 10.0
     keep_leftover_s: float = 1.0
     """How long what victims freed beyond the need stays reserved for its demand's band; 0: not at all."""
+    borrow_wait_s: float = 0.025
+    """Where replicas share the pool: how long a request waits, at most, for what others have free before it
+    evicts work that takes longer than that to compute again; 0: not at all."""
 
     def __post_init__(self) -> None:
         checks = FieldChecks(self).at_least("evictable_below", -(2**31), 2**31 - 1)
-        checks.above("confirm_timeout_s", 0, 3600).at_least("keep_leftover_s", 0, 3600).finish()
+        checks.above("confirm_timeout_s", 0, 3600).at_least("keep_leftover_s", 0, 3600)
+        checks.at_least("borrow_wait_s", 0, 1).finish()
 
 
 class VictimIndex:

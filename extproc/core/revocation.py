@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from extproc.core.band import Band, QueuedRequest
 from extproc.core.books import Books
+from extproc.core.borrowing import Borrowing
 from extproc.core.ceiling import Ceiling
 from extproc.core.eviction import DeficitSizingConfig, EvictionConfig
 from extproc.core.footprint import NO_FOOTPRINT
@@ -69,6 +70,7 @@ class Revocations:
         self._endpoints: Counter[EndpointState] = Counter()
         self._cool_until = float("-inf")
         self._is_cooling_awaited = False
+        self._borrowing = Borrowing(books)
         self.leftovers = Leftovers(config.keep_leftover_s)
         self.confirmed = 0
         self.timed_out = 0
@@ -154,10 +156,13 @@ class Revocations:
         return None
 
     def next_wakeup(self, now: float) -> float | None:
-        """The next timeout, or the end of a cooling time that a blocked head waits for."""
-        if not (self._outstanding or self._is_cooling_awaited or self.leftovers):
+        """The next timeout, or when a blocked head is through with waiting to cool or to borrow."""
+        is_borrowing = self._borrowing.until > now
+        if not (self._outstanding or self._is_cooling_awaited or self.leftovers or is_borrowing):
             return None
         times = [self._cool_until] if self._is_cooling_awaited and self._cool_until > now else []
+        if is_borrowing:
+            times.append(self._borrowing.until)
         for entry in self._outstanding.values():
             times.append((entry.revoked_at or 0.0) + self.config.confirm_timeout_s)
             break
@@ -182,6 +187,8 @@ class Revocations:
                 continue
             victims = self._enough_on(endpoint, blocked, now)
             if victims is not None:
+                if self._borrowing.waits(blocked.item.arrived_at, victims, self.config.borrow_wait_s, now):
+                    return Relief()
                 self._keep_leftover(endpoint, victims, blocked)
                 return Relief(victims, endpoint)
             tried.add(endpoint)

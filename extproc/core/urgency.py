@@ -19,7 +19,7 @@ class Need(NamedTuple):
     requests: int
 
 
-_GAPS_S = ((12, 0.005), (50, 0.02))
+_GAPS_S = ((8, 0.002), (18, 0.005), (50, 0.02))
 _LONGEST_GAP_S = 0.05
 
 

@@ -39,12 +39,16 @@ class Replica:
         self.grant = NO_GRANT
         self.inflight: Counter[tuple[int, str]] = Counter()
         self.waiting: Counter[int] = Counter()
+        self.evicted = 0
+        self.dispatches_batch = True
 
     def used(self, address: str) -> int:
         return sum(count for (_, where), count in self.inflight.items() if where == address)
 
     def dispatch(self) -> None:
         for priority in sorted(self.waiting, reverse=True):
+            if priority < 0 and not self.dispatches_batch:
+                continue
             for address, credits in self.grant.credits.items():
                 room = credits.slots - self.used(address)
                 room = min(room, credits.tokens // TOKENS_EACH - self.used(address))
@@ -61,6 +65,7 @@ class Replica:
                     count = min(left, self.inflight[priority, address])
                     self.inflight[priority, address] -= count
                     self.waiting[priority] += count
+                    self.evicted += count
                     left -= count
 
     def report(self) -> Report:
@@ -254,6 +259,45 @@ def test_higher_priority_gets_places_of_lower_work_elsewhere(count: int, rng: ra
         group.check_capacity()
     assert group.in_flight(10) == burst
     assert group.in_flight(-1) == 32 - burst
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(2, 8), st.randoms(use_true_random=False))
+def test_what_is_free_goes_to_the_highest_that_waits_before_anybody_is_evicted(
+    count: int, rng: random.Random
+) -> None:
+    """Batch work waits everywhere, unevenly spread; the free places are anywhere, held back from it."""
+    group, key = Group(pool(1, 32), count), (-1, "10.0.0.0:8000")
+    for replica in group.replicas.values():
+        replica.waiting[-1] = rng.randrange(0, 40)
+    group.replicas["r0"].waiting[-1] += 32
+    for _ in range(6):
+        group.period()
+    assert group.in_flight(-1) == 32
+    for replica in group.replicas.values():
+        replica.dispatches_batch = False
+        replica.waiting[-1] = 100
+    free = rng.randrange(1, 6)
+    for _ in range(free):
+        busy = [replica for replica in group.replicas.values() if replica.inflight[key]]
+        rng.choice(busy).inflight[key] -= 1
+    for _ in range(rng.randrange(3)):
+        group.period()
+    group.replicas[rng.choice(sorted(group.replicas))].waiting[10] = burst = rng.randrange(1, free + 1)
+    for _ in range(4):
+        group.period()
+        group.check_capacity()
+    assert group.in_flight(10) == burst
+    assert sum(replica.evicted for replica in group.replicas.values()) == 0
+
+
+def test_what_does_not_divide_evenly_stays_where_it_is() -> None:
+    demands = {
+        "r0": ReplicaDemand(addresses=["a:1"], in_use={-1: BandUse([3], [0])}, waiting=[Waiting(-1, 9, 0)]),
+        "r1": ReplicaDemand(addresses=["a:1"], in_use={-1: BandUse([4], [0])}, waiting=[Waiting(-1, 9, 0)]),
+    }
+    targets = allocate(PoolTable({"a:1": Credits(7, UNLIMITED)}, list(demands)), demands).targets
+    assert targets[:, 0, SLOTS].tolist() == [3, 4]
 
 
 def test_equal_priority_never_evicts() -> None:

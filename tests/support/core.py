@@ -36,8 +36,16 @@ def endpoint(name: str = "a", **attributes: object) -> Endpoint:
 class Script:
     """Drives a `FlowController` in virtual time and keeps what it answered."""
 
-    def __init__(self, config: FlowControlConfig | None = None, *, endpoints: int = 1, seed: int = 1) -> None:
-        self.controller = FlowController(config or FlowControlConfig(), random.Random(seed))
+    def __init__(
+        self,
+        config: FlowControlConfig | None = None,
+        *,
+        endpoints: int = 1,
+        seed: int = 1,
+        is_leased: bool = False,
+    ) -> None:
+        rng = random.Random(seed)
+        self.controller = FlowController(config or FlowControlConfig(), rng, is_leased=is_leased)
         self.now = START_S
         self.commands: list[Command] = []
         self._ids = count(1)
