@@ -79,9 +79,13 @@ def ordering(
     seed: str,
     repeats: Callable[[SuiteResults], Sequence[bool]],
     *,
+    is_calibration: bool = False,
     miss_reason: str = "",
 ) -> Check:
-    """A relation that the seed states; it must hold in every repeat, of which there must be one at least."""
+    """A relation that the seed states; it must hold in every repeat, of which there must be one at least.
+
+    `is_calibration`: something that the seed leaves open was chosen so that the relation can come about.
+    """
 
     def check(results: SuiteResults) -> CheckRow:
         outcomes = list(repeats(results))
@@ -93,6 +97,7 @@ def ordering(
             ours=f"{sum(outcomes)} of {len(outcomes)} repeats",
             ratio=None,
             holds=holds,
+            is_calibration=is_calibration,
             allowed="every repeat",
             reason="" if holds else _reason(miss_reason, was_run=bool(outcomes)),
             was_run=bool(outcomes),

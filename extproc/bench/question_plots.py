@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from extproc.bench.claims.readers import WAVE
 from extproc.bench.results import BEST, FLOOR_ALONE, SuiteResults
+from extproc.bench.suites.kv_bound import BURSTS_OF_64, reserve_arm
 from extproc.bench.svg import COLOURS, RangeRow, range_plot
 
 BURSTS = "bursts of 32"
@@ -19,8 +20,10 @@ def hybrid(results: SuiteResults) -> str:
     """TTFT p50 by holdback, for each way to set the hybrid count's two limits."""
     settings = {
         "": "limit 100, cap 204,800",
+        "cap 184,320: ": "limit 100, cap 10% lower",
         "cap 194,560: ": "limit 100, cap 5% lower",
         "cap 215,040: ": "limit 100, cap 5% higher",
+        "cap 225,280: ": "limit 100, cap 10% higher",
         "requests 32: ": "limit 32, cap 204,800",
     }
     rows = [
@@ -72,12 +75,16 @@ def lost_work(results: SuiteResults) -> str:
 
 
 def bursts_of_64(results: SuiteResults) -> str:
-    """TTFT p95 of `best` and of the load alone, on engines that have more of one resource."""
-    engines = ("", "twice the KV cache: ", "prefill in half the time: ", "decoding for nothing: ")
+    """TTFT p95 of the load alone and of `best`, by how much of the KV cache it may keep free."""
+    arms = {
+        FLOOR_ALONE: FLOOR_ALONE,
+        **{reserve_arm(bound): f"reserve up to {bound:g}" for bound in (0.25, 0.4)},
+        BEST: "reserve up to 0.5 (best)",
+        reserve_arm(0.75): "reserve up to 0.75",
+    }
     rows = [
-        _ttft(results, "bursts of 64", f"{engine}{arm}", 0.95, f"{engine or 'as it is: '}{arm}", number)
-        for engine in engines
-        for number, arm in enumerate((BEST, FLOOR_ALONE))
+        _ttft(results, BURSTS_OF_64, arm, 0.95, label, number)
+        for number, (arm, label) in enumerate(arms.items())
     ]
     return _plot("32B, bursts of 64: interactive TTFT p95", rows, "s")
 

@@ -83,7 +83,9 @@ def _suite(results: SuiteResults, checks: Sequence[CheckRow]) -> str:
         for row in checks
     ]
     header = ("figure", "seed", "ours", "ratio", "allowed", "", "reason of a miss")
-    return f"### {suite.name}: {suite.title} (seed {suite.seed}, {suite.section})\n\n{_table(header, rows)}"
+    notes = f"\n{suite.notes}\n" if suite.notes else ""
+    title = f"### {suite.name}: {suite.title} (seed {suite.seed}, {suite.section})"
+    return f"{title}\n\n{_table(header, rows)}{notes}"
 
 
 def _targets(targets: Sequence[TargetRow]) -> str:
@@ -110,8 +112,12 @@ def _ablations(suites: Sequence[SuiteResults]) -> str:
         suite = results.suite
         for load in suite.loads:
             for setting in suite.settings:
-                names = [arm.name for arm in suite.arms if arm.name.startswith(BEST)]
-                if len(names) < 3 or not results.runs(load.name, names[-1], setting):
+                names = [
+                    arm.name
+                    for arm in suite.arms
+                    if arm.name.startswith(BEST) and results.runs(load.name, arm.name, setting)
+                ]
+                if len(names) < 3:
                     continue
                 rows += [_ablation(results, load.name, name, setting) for name in names]
     header = (

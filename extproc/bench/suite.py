@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from extproc.core.config import FlowControlConfig
-from extproc.sim.server_config import StepCost
 from extproc.workload.traffic import AfterEviction, TrafficClass
 
 
@@ -55,7 +54,7 @@ class Arm:
     flow_control: FlowControlConfig | None
     exempts_from: int | None = None
     drops_batch: bool = False
-    engine: Mapping[str, int | bool | StepCost] = field(default_factory=dict)
+    engine: Mapping[str, int | bool] = field(default_factory=dict)
     slots: int | None = None
     after_eviction: AfterEviction | None = None
     confirm_unstarted_s: float | None = None

@@ -14,7 +14,6 @@ from extproc.bench.outcome import RunOutcome, TimelinePoint
 from extproc.bench.suite import Arm, Cell, Suite
 from extproc.core.config import FlowControlConfig
 from extproc.core.statistics import Statistics
-from extproc.errors import ConfigError, Problem
 from extproc.sim.files import PoolEntry, ScenarioFile, load_engine
 from extproc.sim.result import TimelinePoint as PoolPoint
 from extproc.sim.runner import run
@@ -76,9 +75,6 @@ def scenario_file(suite: Suite, cell: Cell, seed: int) -> ScenarioFile:
     """The cell in the file format of `extproc simulate`."""
     arm, scenario = suite.arm(cell.arm), build_scenario(suite, cell, seed)
     overrides = {**suite.engine, **arm.engine}
-    if "cost" in overrides:
-        text = "changes what a step costs, which a scenario takes from its hardware file: write one for it"
-        raise ConfigError([Problem("arm", f"{arm.name!r} {text}")])
     entry = PoolEntry(name="engine", hardware=suite.hardware, count=len(scenario.pool), **overrides)  # type: ignore[arg-type]
     return ScenarioFile(
         name=scenario.name,

@@ -38,14 +38,15 @@ _RESCALE_AT = 1e100
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveHoldbackConfig:
     """`slot_quantile` over `memory_s`; `kv_margin` is the factor of sqrt(m). The first idle slots save most
-    evictions, so `max_slot_fraction` is small. `reserve_slots` and `reserve_kv` switch the two reserves."""
+    evictions, so `max_slot_fraction` is small; `max_fraction` leaves batch at least half of the KV cache.
+    `reserve_slots` and `reserve_kv` switch the two reserves."""
 
     type: Literal["adaptive-holdback"] = "adaptive-holdback"
     slot_quantile: float = 0.95
     memory_s: float = 30.0
     kv_margin: float = 2.0
     max_slot_fraction: float = 0.05
-    max_fraction: float = 0.25
+    max_fraction: float = 0.5
     idle_after_s: float = 60.0
     reserve_slots: bool = True
     reserve_kv: bool = True

@@ -19,8 +19,9 @@ SLOTS = 32
 TOKEN_CAP = 204_800
 """What the seed sets: 32 batch requests' worth of estimated tokens (4,900 + 1,500 each)."""
 
-TOKEN_CAP_LOW, TOKEN_CAP_HIGH = TOKEN_CAP * 95 // 100, TOKEN_CAP * 105 // 100
-"""The token estimate 5% over and under its share of the cap: 30 and 33 batch requests."""
+OTHER_TOKEN_CAPS = tuple(TOKEN_CAP * per_cent // 100 for per_cent in (90, 95, 105, 110))
+"""The token estimate 10% and 5% over and under its share of the cap: 28, 30, 33 and 35 batch requests. The
+peer estimates 4 bytes a token, so that no real prompt weighs exactly its share."""
 
 LONG_BURST_GAP_S = 20.0
 """1,440 interactive requests over 3 runs make 15 bursts of 32 a run: one every 10 to 20 s, not stated."""
@@ -126,6 +127,9 @@ HOLDBACK_TOKENS = Suite(
 HOLDBACK_HYBRID = Suite(
     name="holdback-hybrid",
     title="Hybrid saturation: the larger of the request and the token ratio",
+    notes="With the cap at exactly 32 times the estimate of a batch request the three arms tie in bursts "
+    "(medians within 1%); how far the seed's estimate was off is not stated, so both sides are checked (see "
+    "the open questions).",
     seed="000",
     section="3",
     hardware="h200-qwen2.5-1.5b",
@@ -148,7 +152,7 @@ HOLDBACK_HYBRID = Suite(
         ),
         *(
             arm
-            for cap in (TOKEN_CAP_LOW, TOKEN_CAP_HIGH)
+            for cap in OTHER_TOKEN_CAPS
             for arm in holdback_arms(
                 tokens(cap, mode="hybrid", max_concurrency=100),
                 holdbacks=(0.9, 0.8),
