@@ -19,7 +19,9 @@ LOAD = "surge"
 UNKNOWN_LOAD = "the seed names neither the request sizes nor how far its surge exceeds the engine"
 
 
-def surge_p95(figure: str, seed_ms: float, load: str, arm: str, name: str) -> Check:
+def surge_p95(
+    figure: str, seed_ms: float, load: str, arm: str, name: str, *, is_calibration: bool = False
+) -> Check:
     """A p95 in milliseconds, within a factor of three."""
     read = median_p95(load, arm, name, STEADY)
     return absolute(
@@ -27,6 +29,7 @@ def surge_p95(figure: str, seed_ms: float, load: str, arm: str, name: str) -> Ch
         seed_ms,
         lambda results: read(results) * 1000.0,
         band=(seed_ms / 3, seed_ms * 3),
+        is_calibration=is_calibration,
         miss_reason=UNKNOWN_LOAD,
     )
 
