@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from extproc.config.endpoints import StaticDiscovery, check_staleness
 from extproc.config.envoy_limits import EnvoyNeeds
+from extproc.core.capacity import CapacityDetectorConfig
 from extproc.core.concurrency import ConcurrencyDetectorConfig
 from extproc.core.holdback import PriorityHoldbackConfig
 from extproc.core.picker import ProfilesPickerConfig
@@ -62,6 +63,24 @@ def risks(config: Config) -> Iterator[Problem]:
             f"{config.requests.priority.minimum}): nothing will ever be evicted",
         )
     yield from _unreachable_gates(config)
+    yield from _missing_measurements(config)
+
+
+def _missing_measurements(config: Config) -> Iterator[Problem]:
+    """What scraping would have told somebody who needs it."""
+    if config.endpoints.scrape.enabled:
+        return
+    path, detector = "endpoints.scrape.enabled", config.flow_control.detector
+    if config.replicas.mode == "leased":
+        yield Problem(
+            path,
+            "replicas need the engines' own counts to see when the requests of a dead replica have ended",
+        )
+    if isinstance(detector, CapacityDetectorConfig) and detector.kv_tokens == "auto":
+        yield Problem(
+            path,
+            "the KV capacity is read from the engines: without scraping set flow_control.detector.kv_tokens",
+        )
 
 
 def _unreachable_gates(config: Config) -> Iterator[Problem]:

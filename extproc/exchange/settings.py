@@ -5,11 +5,16 @@ Frozen values that check themselves; where they come from is not known here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from extproc.errors import ConfigError, Problem
+from extproc.formats.openai import MAX_COUNT
+
+_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+"""A field name of RFC 9110, in lower case; Envoy fails every request whose mutation names another one."""
 
 
 class PrioritySource(Enum):
@@ -138,6 +143,15 @@ class ModelRewrite:
             for index, target in enumerate(self.targets)
             if target.weight <= 0
         ]
+        problems += [
+            Problem(f"targets[{index}].model", "must not be empty")
+            for index, target in enumerate(self.targets)
+            if not target.model
+        ]
+        if not self.model:
+            problems.append(
+                Problem("model", "must not be empty: a request without a model is `missing_model`")
+            )
         if not self.targets:
             problems.append(Problem("targets", "must not be empty"))
         if problems:
@@ -182,6 +196,9 @@ class TokenConfig:
         for name in ("pixels_per_image_token", "timeout_s", "cache_entries"):
             if getattr(self, name) <= 0:
                 problems.append(Problem(name, "must be positive"))
+        for name in ("image_tokens", "max_image_tokens", "audio_tokens", "video_tokens", "document_tokens"):
+            if not 0 <= getattr(self, name) <= MAX_COUNT:
+                problems.append(Problem(name, f"must lie between 0 and {MAX_COUNT}"))
         if self.mode is CountMode.TOKENIZER and not self.tokenizer_files:
             problems.append(Problem("tokenizer_files", "mode `tokenizer` needs at least one file"))
         if problems:
@@ -264,7 +281,7 @@ class ExchangeConfig:
                 problems.append(Problem(f"model_rewrites[{index}].model", "is listed twice"))
             seen.add(rewrite.model)
         for index, name in enumerate(self.strip_request_headers):
-            if name != name.lower() or not name or name.startswith(":"):
+            if not _HEADER_NAME.fullmatch(name):
                 problems.append(
                     Problem(f"strip_request_headers[{index}]", "must be a lower-case header name without ':'")
                 )

@@ -97,3 +97,38 @@ def test_an_eviction_without_possible_victims_is_a_risk() -> None:
 
 def test_an_empty_pool_is_a_risk() -> None:
     assert "endpoints.discovery" in risks_of("")[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "reader"),
+    [
+        ("replicas: {mode: leased}", "dead replica"),
+        ("flow_control: {detector: {type: capacity-detector}}", "kv_tokens"),
+    ],
+)
+def test_somebody_who_needs_scraping_that_is_off_is_a_risk(section: str, reader: str) -> None:
+    off = POOL + "  scrape: {enabled: false}\n"
+    assert reader in risks_of(off + section)[0]
+    assert risks_of(POOL + section) == []
+
+
+@pytest.mark.parametrize(
+    ("section", "path"),
+    [
+        ("tokens: {image_tokens: -5}", "tokens.image_tokens"),
+        ("tokens: {audio_tokens: -1}", "tokens.audio_tokens"),
+        ("tokens: {document_tokens: 99999999999}", "tokens.document_tokens"),
+        ("model_rewrites: [{model: '', targets: [{model: b}]}]", "model_rewrites[0].model"),
+        ("model_rewrites: [{model: a, targets: [{model: ''}]}]", "model_rewrites[0].targets[0].model"),
+        ("strip_request_headers: ['x y']", "strip_request_headers[0]"),
+        ("strip_request_headers: ['x-\u00e9']", "strip_request_headers[0]"),
+        ("strip_request_headers: ['X-A']", "strip_request_headers[0]"),
+    ],
+)
+def test_values_that_would_fail_every_request_or_count_below_zero_are_refused(
+    section: str, path: str
+) -> None:
+    """Field bug 101: a header name that Envoy refuses would kill every call."""
+    with pytest.raises(ConfigError) as raised:
+        parse_config(f"requests: {{{section}}}\n")
+    assert [problem.path for problem in raised.value.problems] == [f"requests.{path}"]
