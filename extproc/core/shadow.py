@@ -1,26 +1,34 @@
 """What enforcement would have done with the traffic that `mode: observe` lets through; it changes nothing.
 
 A second controller, which enforces, is told of the same requests, endpoints and measurements. Its decisions
-are counted instead of performed. When a request would have ended that it starts later than the servers did,
-it can't know, so it goes by how much the servers finish: every real end frees one place. That is the place of
-the request itself or, where it has none (it still waits here, was refused, or was freed before), the one that
-has been taken for longest, on the server that did the work if any is taken there. So never more is finished
-than the servers finish. It can't know either what clients would have done about refusals: none comes back.
+are counted instead of performed. It can't know how long a request would have taken that it starts later than
+the servers did, so it goes by the work that the servers finish:
+
+- an answer that ends for real ends here too where its request is running;
+- where it is still waiting, that work would have gone into the request that has been running for longest:
+  the two change roles, so that one ends now and the other when the first one's answer does;
+- where it was refused or ended early, the work would have gone there too, if anything waits.
+
+Requests that wait inside a server only because nothing was held are taken off its measurements. What clients
+would have done about refusals it can't know: none comes back.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never
+
+from msgspec import structs
 
 from extproc.core.commands import Command, Dispatch, Displace, Expire, Reject, Revoke
 from extproc.core.config import FlowControlConfig
 from extproc.core.controller import FlowController
 from extproc.core.events import (
     DrainStarted,
+    EndpointSampled,
     Event,
     ReclaimRequested,
     RequestArrived,
@@ -29,7 +37,7 @@ from extproc.core.events import (
     ResponseStarted,
 )
 from extproc.core.outcomes import EndReason
-from extproc.core.types import EndpointId, Request, RequestId
+from extproc.core.types import EndpointId, EndpointSample, Request, RequestId
 
 
 @dataclass(slots=True)
@@ -65,10 +73,16 @@ class Shadow:
         self._counts = counts
         self._served_at: dict[RequestId, EndpointId] = {}
         """Where the requests that run for real were sent."""
+        self._served: Counter[EndpointId] = Counter()
+        """How many of them."""
         self._places: dict[RequestId, _Place] = {}
         """What would be running; taken for longest first."""
         self._places_at: dict[EndpointId, dict[RequestId, None]] = {}
         self._waiting: dict[RequestId, _Waiting] = {}
+        self._stands_for: dict[RequestId, RequestId] = {}
+        """Whose end here comes with a real end: of requests that changed roles."""
+        self._ends_with: dict[RequestId, RequestId] = {}
+        """The other way round."""
         for priority in config.declared_priorities or (0,):
             self._of(priority)
 
@@ -79,7 +93,7 @@ class Shadow:
         for event in controller.pool_events():
             shadow._handle(event, now)
         for entry in controller.in_flight():
-            shadow._served_at[entry.request.id] = entry.endpoint.id
+            shadow._sent(entry.request.id, entry.endpoint.id)
             shadow._arrived(entry.request, now)
         for priority in shadow._counts:
             counts.setdefault(priority, WouldHave())
@@ -92,7 +106,7 @@ class Shadow:
         gone: list[RequestId] = []
         for command in commands:
             if isinstance(command, Dispatch):
-                self._served_at[command.request_id] = command.endpoint_id
+                self._sent(command.request_id, command.endpoint_id)
             elif isinstance(command, Reject):
                 refused = command.request_id
             else:
@@ -105,6 +119,8 @@ class Shadow:
                 self._ended(finished, now)
             case RequestCancelled(request_id):
                 self._ended(RequestFinished(request_id, EndReason.CLIENT_GONE), now)
+            case EndpointSampled(sample):
+                self._handle(EndpointSampled(self._corrected(sample)), now)
             case ResponseStarted() | DrainStarted() | ReclaimRequested():
                 pass
             case _:
@@ -125,6 +141,10 @@ class Shadow:
         """Other limits to be tried on the same traffic."""
         self._count(self._controller.reconfigure(_enforcing(config), now), now)
 
+    def _sent(self, request_id: RequestId, endpoint_id: EndpointId) -> None:
+        self._served_at[request_id] = endpoint_id
+        self._served[endpoint_id] += 1
+
     def _arrived(self, request: Request, now: float) -> None:
         self._waiting[request.id] = _Waiting(request.priority, now)
         self._handle(RequestArrived(request), now)
@@ -134,19 +154,53 @@ class Shadow:
             self._of(request.priority).passed += 1
 
     def _ended(self, event: RequestFinished, now: float) -> None:
-        """A real request has ended: frees a place."""
+        """A real request has ended."""
         served_at = self._served_at.pop(event.request_id, None)
-        if event.request_id in self._places:
-            self._free(event.request_id)
+        if served_at is not None:
+            self._served[served_at] -= 1
+        self._settle(event, served_at, now)
+
+    def _settle(self, event: RequestFinished, served_at: EndpointId | None, now: float) -> None:
+        """`served_at` has finished this request, or as much work."""
+        request_id = event.request_id
+        if request_id in self._places:
+            self._free(request_id)
             self._handle(event, now)
-        elif event.reason is EndReason.CLIENT_GONE and event.request_id in self._waiting:
-            self._leave(event.request_id, now)
-            self._handle(RequestCancelled(event.request_id), now)
-        elif served_at is not None and self._places:
-            here = self._places_at.get(served_at) or self._places
-            longest = next(iter(here))
-            self._free(longest)
-            self._handle(RequestFinished(longest), now)
+        elif request_id in self._waiting:
+            if event.reason is EndReason.CLIENT_GONE or not self._places:
+                self._leave(request_id, now)
+                self._handle(RequestCancelled(request_id), now)
+            else:
+                self._swap(request_id, self._longest_running(served_at), now)
+        elif (other := self._stands_for.pop(request_id, None)) is not None:
+            self._ends_with.pop(other, None)
+            self._settle(RequestFinished(other), served_at, now)
+        elif served_at is not None and self._waiting and self._places:
+            self._finish(self._longest_running(served_at), now)
+
+    def _swap(self, waiting: RequestId, running: RequestId, now: float) -> None:
+        """`running` ends now, `waiting` when the answer ends that would have ended the other."""
+        holder = self._ends_with.pop(running, running)
+        self._stands_for[holder] = waiting
+        self._ends_with[waiting] = holder
+        self._finish(running, now)
+
+    def _longest_running(self, endpoint_id: EndpointId | None) -> RequestId:
+        """There, or anywhere if nothing runs there."""
+        there = None if endpoint_id is None else self._places_at.get(endpoint_id)
+        return next(iter(there or self._places))
+
+    def _finish(self, request_id: RequestId, now: float) -> None:
+        self._free(request_id)
+        self._handle(RequestFinished(request_id), now)
+
+    def _corrected(self, sample: EndpointSample) -> EndpointSample:
+        """Without those in the server's queue that would not have been sent there."""
+        if not sample.waiting_requests:
+            return sample
+        surplus = self._served[sample.endpoint_id] - len(self._places_at.get(sample.endpoint_id, ()))
+        waiting = max(0, sample.waiting_requests - max(0, surplus))
+        return structs.replace(sample, waiting_requests=waiting)
 
     def _handle(self, event: Event, now: float) -> None:
         self._count(self._controller.handle(event, now), now)

@@ -14,6 +14,7 @@ from extproc.core.config import FlowControlConfig
 from extproc.core.controller import FlowController
 from extproc.core.events import (
     EndpointAdded,
+    EndpointSampled,
     Event,
     RequestArrived,
     RequestCancelled,
@@ -22,7 +23,7 @@ from extproc.core.events import (
 )
 from extproc.core.eviction import EvictionConfig
 from extproc.core.shadow import Shadow, WouldHave
-from extproc.core.types import Request, RequestId
+from extproc.core.types import EndpointSample, Request, RequestId
 from tests.support.core import START_S, Script, endpoint
 from tests.support.shadow import Job, Rehearsal, both, played
 
@@ -117,16 +118,53 @@ def test_a_client_that_leaves_is_held_no_longer() -> None:
     assert script.counts[0].held == 2
 
 
-def test_a_request_that_is_answered_while_it_would_wait_lets_the_longest_running_go() -> None:
+def test_what_is_answered_while_it_would_wait_changes_roles_with_what_runs_longest() -> None:
     script = ShadowScript(OBSERVE)
     for number in range(SLOTS + 2):
         script.arrive(number)
     script.now += 1.0
     script.send(RequestFinished(RequestId(SLOTS + 1)))  # the last one, by a server that serves it first
-    assert script.counts[0].held_s == 1.0  # of the one before it, which got the place of the first
-    for number in range(SLOTS + 1):
+    assert script.counts[0] == WouldHave(passed=SLOTS, held=2, held_s=1.0)  # one more may go
+    script.now += 1.0
+    script.send(RequestFinished(RequestId(0)))  # in whose place that one went: now the last one ends
+    assert script.counts[0].held_s == 1.0 + 2.0
+    script.arrive(99)
+    assert script.counts[0] == WouldHave(passed=SLOTS, held=3, held_s=3.0)
+    for number in (*range(1, SLOTS + 1), 99):
         script.send(RequestFinished(RequestId(number)))
     assert script.shadow.is_idle
+
+
+@pytest.mark.parametrize(("waiting", "is_held"), [(2, False), (5, True)])
+def test_servers_are_measured_without_the_queue_that_enforcing_would_prevent(
+    waiting: int, is_held: bool
+) -> None:
+    """Pacing holds sheddable work where requests have been waiting for a second: two are ours, not five."""
+    script = ShadowScript(OBSERVE)
+    for number in range(SLOTS + 2):
+        script.arrive(number, priority=10)
+    for _ in range(2):
+        script.now += 1.0
+        where = endpoint().id
+        sample = EndpointSample(endpoint_id=where, sampled_at=script.now, waiting_requests=waiting)
+        script.send(EndpointSampled(sample))
+    for number in range(SLOTS + 2):
+        script.send(RequestCancelled(RequestId(number)))
+    assert script.shadow.is_idle
+    script.arrive(99, priority=-1)
+    assert script.counts[-1] == (WouldHave(held=1) if is_held else WouldHave(passed=1))
+
+
+def test_what_servers_do_for_refused_requests_they_would_do_for_those_that_wait() -> None:
+    script = ShadowScript(replace(OBSERVE, default_band=BandConfig(max_requests=1)))
+    for number in range(SLOTS + 2):
+        script.arrive(number)
+    assert script.counts[0] == WouldHave(passed=SLOTS, held=1, rejected=1)
+    script.now += 1.0
+    script.send(RequestFinished(RequestId(SLOTS + 1)))
+    assert script.counts[0].held_s == 1.0
+    script.arrive(99)
+    assert (script.counts[0].held, script.counts[0].rejected) == (2, 1)
 
 
 def test_time_alone_expires_what_would_be_held() -> None:
