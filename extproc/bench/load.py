@@ -27,6 +27,8 @@ from extproc.workload.record import RequestOutcome, RequestRecord
 from extproc.workload.traffic import PlannedRequest, TrafficClass, plan_class, plan_open
 
 _GAP_S, _FEW_OPEN, _COLLECT_EVERY_S = 0.05, 100, 10.0
+_PAUSE_AFTER_FAILURE_S = 0.1
+"""Real seconds; else a closed loop would send thousands a second to a server that isn't there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,8 @@ class LoadGenerator:
             record.intended_s = sender.model_time()
             record.is_closed_loop = True
             await sender.send(row, record)
+            if record.outcome is RequestOutcome.FAILED:
+                await self._clock.sleep_until(self._clock.now() + _PAUSE_AFTER_FAILURE_S)
 
     def _open_record(self, row: PlannedRequest) -> RequestRecord:
         record = RequestRecord(

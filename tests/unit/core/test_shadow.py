@@ -92,6 +92,16 @@ def test_a_mixed_overload_is_refused_about_as_in_earnest(change: dict[str, objec
     assert total(observed, name) == pytest.approx(enforced.said[name], rel=0.2)
 
 
+@pytest.mark.parametrize(("per_s", "engine_slots"), [(3.75, SLOTS), (3.75, 4 * SLOTS), (5.0, SLOTS)])
+def test_evictions_are_foreseen_in_the_right_order_of_size(per_s: float, engine_slots: int) -> None:
+    config = replace(CONFIG, eviction=EvictionConfig(enabled=True), default_band=BandConfig(max_requests=20))
+    rng = random.Random(5)
+    mixed = [replace(job, priority=rng.choice((10, -1, -1))) for job in jobs(2000, per_s)]
+    observed, enforced = both(config, engine_slots, mixed)
+    assert enforced.said["evicted"] > 100
+    assert 0.6 <= total(observed, "evicted") / enforced.said["evicted"] <= 1.8
+
+
 def test_displacing_counts_for_the_lower_one() -> None:
     low = [Job(0.0, 9.0, -1) for _ in range(SLOTS + 2)]
     observed = played(replace(OBSERVE, max_requests=2), SLOTS, [*low, Job(1.0, 9.0, 10)])
