@@ -16,8 +16,9 @@ from extproc.core.types import FairnessId, Request, RequestId
 from extproc.errors import ConfigError, Problem
 from extproc.exchange.attributes import read_hints
 from extproc.exchange.refusals import Refusal
+from extproc.exchange.settings import PriorityConfig
 from extproc.exchange.surroundings import Surroundings
-from extproc.formats.openai import ApiKind, api_kind
+from extproc.formats.openai import MAX_COUNT, ApiKind, api_kind
 
 DEFAULT_PATH = "/v1/chat/completions"
 _UNASKED = RequestId(-1)
@@ -49,6 +50,7 @@ def read_question(
         value = question.get(key)
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
             problems.append(Problem(key, f"must be {'a whole number' if kind is int else 'a text'}"))
+    problems += _out_of_range(question, surroundings.config.priority)
     path = _expect(question, "path", str, DEFAULT_PATH, problems)
     headers = _expect(question, "headers", dict, {}, problems)
     subset = _expect(question, "endpoint_subset", list, None, problems)
@@ -67,6 +69,19 @@ def read_question(
         message = json.loads(admission.body)["error"]["message"]
         raise ConfigError([Problem("body", f"would be refused with status {admission.status}: {message}")])
     return _overridden(admission.request, question)
+
+
+def _out_of_range(question: Mapping[str, object], priority: PriorityConfig) -> list[Problem]:
+    """Numbers that no request can have, whose verdict would mean nothing."""
+    problems = []
+    for key, kind in _OVERRIDES.items():
+        value = question.get(key)
+        if kind is not int or not isinstance(value, int):
+            continue
+        low, high = (priority.minimum, priority.maximum) if key == "priority" else (0, MAX_COUNT)
+        if not low <= value <= high:
+            problems.append(Problem(key, f"must lie between {low} and {high}"))
+    return problems
 
 
 def _overridden(request: Request, question: Mapping[str, object]) -> Request:

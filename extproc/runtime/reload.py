@@ -20,7 +20,7 @@ from extproc.errors import ConfigError, Problem
 
 logger = logging.getLogger(__name__)
 
-POLL_INTERVAL_S = 1.0
+POLL_INTERVAL_S = 0.5
 HOT_SECTIONS = frozenset({"requests", "flow_control", "logs"})
 """All others are read once, at the start. Endpoints that come and go belong into a watched discovery."""
 
@@ -83,18 +83,25 @@ class Reloader:
             return
 
     async def watch(self) -> None:
-        """Reload whenever the file's content changes, until cancelled.
+        """Reload whenever the file's content has changed and is the same at two looks, until cancelled.
 
         The content is compared, not the time of change: a ConfigMap swaps a symbolic link, editors rename.
+        A file that is written in place may be valid before it is whole.
         """
+        before = self._seen
         while True:
             await self._clock.sleep_until(self._clock.now() + POLL_INTERVAL_S)
-            if self._read() != self._seen:
+            text = self._read()
+            if text == before != self._seen:
                 self.reload_quietly()
+            before = text
 
     def _take(self, text: str | None) -> Reload:
         if text is None:
             raise ConfigError([Problem("", "cannot be read")], source=str(self._file))
+        if not text.strip():
+            message = "is empty: only defaults would be in force; if they are meant, write {}"
+            raise ConfigError([Problem("", message)], source=str(self._file))
         new = parse_config(text, source=str(self._file))
         differing = [
             field.name

@@ -110,6 +110,8 @@ async def test_the_whole_request_is_read_as_the_gateway_reads_it(app: Applicatio
         ({"priorty": 1}, "unknown key"),
         ({"priority": "high"}, "must be a whole number"),
         ({"priority": True}, "must be a whole number"),
+        ({"priority": 10**18}, "must lie between -1000 and 1000"),
+        ({"prompt_tokens": -1}, "must lie between 0 and"),
         ({"path": "/v1/models"}, "not read by flow control"),
         ({"headers": []}, "must be an object"),
         ({"body": {"model": 5}}, "model must be a string"),
@@ -129,5 +131,5 @@ async def test_a_question_that_cannot_be_read_is_refused_naming_the_key(
 async def test_the_command_without_a_processor_says_what_to_do() -> None:
     result = await run("--url", "http://127.0.0.1:1")
     assert result.exit_code == 1
-    assert "is `extproc serve` running?" in str(result.exception)
+    assert "is extproc running there?" in str(result.exception)
     assert (await run("--header", "nonsense")).exit_code == 2

@@ -61,7 +61,7 @@ async def test_top_shows_bands_and_endpoints_and_speaks_json(tmp_path: Path) -> 
 async def test_no_processor_is_a_clear_message() -> None:
     code, _, err = await run_top("--url", "http://127.0.0.1:9", "--once")
     assert code == 1
-    assert "extproc serve" in err
+    assert "is extproc running there" in err
     assert "Traceback" not in err
 
 

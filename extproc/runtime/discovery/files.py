@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,6 +80,8 @@ class FileSource:
 
 def _stamp(path: str) -> _Stamp:
     found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("not a regular file")  # to open a pipe without a writer would block for ever
     return _Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 

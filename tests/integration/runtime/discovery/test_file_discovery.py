@@ -113,6 +113,19 @@ async def test_a_file_that_appears_late_or_vanishes(tmp_path: Path) -> None:
         await wait_for(lambda: source.health.problem is None)
 
 
+async def test_a_pipe_is_no_file_and_holds_nobody_up(tmp_path: Path) -> None:
+    """Opening one would wait for a writer, and keep the process from ending."""
+    path = tmp_path / "endpoints.yaml"
+    os.mkfifo(path)
+    source = watched(path)
+    async with running(source) as published:
+        await wait_for(lambda: source.health.problem is not None)
+        assert "not a regular file" in str(source.health.problem)
+        path.unlink()
+        path.write_text(listing(1))
+        await published.shows(*at(1))
+
+
 async def test_field_bug_107_two_quick_rewrites_end_at_the_last_one(tmp_path: Path) -> None:
     """The same address removed and added again between two looks, also without a trace in size or time."""
     path = tmp_path / "endpoints.yaml"
