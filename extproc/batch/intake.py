@@ -5,6 +5,7 @@ The whole file is refused when any line is wrong, as OpenAI does: a job is accep
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -18,6 +19,15 @@ EMBEDDINGS = "/v1/embeddings"
 ENDPOINTS = (COMPLETIONS, CHAT, EMBEDDINGS)
 
 MAX_CUSTOM_ID_CHARS = 512
+MAX_CHOICES = 128
+"""`n` of one line; OpenAI's own limit."""
+MAX_ANSWERS = 2048
+"""Prompts times choices of one line: each is a request of its own, and all of them are held at once."""
+MAX_DEPTH = 200
+"""Of nested arrays and objects; parsers recurse, here and in the engine."""
+
+_ABSENT = msgspec.Raw(b"null")
+_NESTING = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
 class Line(msgspec.Struct):
@@ -29,8 +39,10 @@ class Line(msgspec.Struct):
     body: msgspec.Raw
 
 
-class _Body(msgspec.Struct):
+class _Body(msgspec.Struct, kw_only=True):
     model: str
+    n: msgspec.Raw = _ABSENT
+    prompt: msgspec.Raw = _ABSENT
 
 
 class _CompletionsBody(_Body):
@@ -45,6 +57,7 @@ class _EmbeddingsBody(_Body):
     input: msgspec.Raw
 
 
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_line = msgspec.json.Decoder(Line).decode
 _BODY_DECODERS = {
     COMPLETIONS: msgspec.json.Decoder(_CompletionsBody).decode,
@@ -124,6 +137,8 @@ class Intake:
             raw.decode()
         except UnicodeDecodeError as error:
             return "invalid_encoding", f"the line is not UTF-8 (byte {error.start + 1})", None
+        if _is_deep(raw):
+            return "invalid_json_line", f"the line is nested more than {MAX_DEPTH} deep", None
         try:
             line = _decode_line(raw)
         except msgspec.ValidationError as error:
@@ -157,7 +172,48 @@ class Intake:
         elif body.model != self._model:
             message = f"model {body.model[:80]!r} differs from {self._model[:80]!r} of the lines before"
             return "mismatched_model", message, "body.model"
-        return None
+        return _problem_of_answers(body)
+
+
+def _is_deep(raw: bytes) -> bool:
+    """Whether it is nested beyond `MAX_DEPTH`; only a text with that many brackets is looked at closely."""
+    if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for token in _NESTING.finditer(raw):
+        first = raw[token.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif first in b"]}":
+            depth -= 1
+    return False
+
+
+def _problem_of_answers(body: _Body) -> tuple[str, str, str | None] | None:
+    """Wrong types are the engine's to refuse; only what is understood is bounded."""
+    choices = 1
+    if body.n is not _ABSENT:
+        asked = msgspec.json.decode(body.n)
+        choices = max(1, asked) if isinstance(asked, int) else 1
+        if choices > MAX_CHOICES:
+            return "too_many_answers", f"n must be at most {MAX_CHOICES}", "body.n"
+    if choices * _count_prompts(body.prompt) > MAX_ANSWERS:
+        return "too_many_answers", f"more than {MAX_ANSWERS} prompts times n in one line", "body.prompt"
+    return None
+
+
+def _count_prompts(prompt: msgspec.Raw) -> int:
+    """The entries of a list of texts or of lists; all else is one prompt."""
+    if _first_byte(prompt) != b"[":
+        return 1
+    entries = _decode_list(prompt)
+    return len(entries) if entries and _first_byte(entries[0]) in (b'"', b"[") else 1
+
+
+def _first_byte(raw: msgspec.Raw) -> bytes:
+    return bytes(memoryview(raw)[:1])
 
 
 def _path_of(error: msgspec.DecodeError) -> str | None:

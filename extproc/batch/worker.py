@@ -71,6 +71,7 @@ class Worker:
         self._active: dict[ItemKey, _Active] = {}
         self._jobs: dict[JobId, Job] = {}
         self._hold_until = 0.0
+        self._is_store_away = False
         self._wake = asyncio.Event()
         self._is_stopping = False
         self._failure: BaseException | None = None
@@ -119,7 +120,11 @@ class Worker:
                     claimed = await self._store.claim(room, self._config.worker.lease_s)
                 except StoreUnavailableError as error:
                     self._meters.store_failures.inc()
-                    logger.warning("nothing can be claimed: %s", error)
+                    if not self._is_store_away:
+                        logger.warning("nothing can be claimed (said once until it can be): %s", error)
+                    self._is_store_away = True
+                else:
+                    self._is_store_away = False
             for one in claimed:
                 self._begin(one)
             await self._wait_for_change()

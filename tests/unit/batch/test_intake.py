@@ -90,3 +90,53 @@ def test_too_many_lines_and_none_at_all() -> None:
         "too_many_tasks"
     ]
     assert [error.code for error in errors_of(b"\n")] == ["empty_file"]
+
+
+@pytest.mark.parametrize("depth", [300, 1_000, 100_000])
+@pytest.mark.parametrize("place", ["body", "prompt", "unknown"])
+def test_a_line_that_is_nested_too_deeply_is_named_and_not_stumbled_over(place: str, depth: int) -> None:
+    nested = b"[" * depth + b"]" * depth
+    raw = {
+        "body": line(body="X").replace(b'"X"', nested),
+        "prompt": line(body={"model": "m", "prompt": "X"}).replace(b'"X"', nested),
+        "unknown": line(body={"model": "m", "prompt": "a", "x": "X"}).replace(b'"X"', nested),
+    }[place]
+    (error,) = errors_of(raw)
+    assert (error.code, error.line) == ("invalid_json_line", 1)
+    assert "nested more than 200 deep" in error.message
+
+
+def test_many_brackets_are_not_depth() -> None:
+    text = "[" * 5_000 + '"\\"{' * 100
+    messages = [{"role": "user", "content": text}] * 300
+    assert errors_of(line(url=CHAT, body={"model": "m", "messages": messages}), endpoint=CHAT) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 10**9}, "body.n"),
+        ({"n": 129}, "body.n"),
+        ({"n": 100, "prompt": ["a"] * 21}, "body.prompt"),
+        ({"prompt": ["a"] * 2_049}, "body.prompt"),
+        ({"prompt": [[1]] * 2_049}, "body.prompt"),
+    ],
+)
+def test_more_answers_than_a_line_may_ask_for_are_refused(fields: dict[str, object], param: str) -> None:
+    """Each answer is a request of its own: a line could ask for a billion of them, and end the process."""
+    (error,) = errors_of(line(body={"model": "m", "prompt": "a", **fields}))
+    assert (error.code, error.param) == ("too_many_answers", param)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"n": 128}, {"n": "many"}, {"n": -5}, {"n": None}, {"n": 1.5}, {"prompt": [1] * 5_000}, {"prompt": []}],
+)
+def test_what_the_engine_has_to_judge_passes(fields: dict[str, object]) -> None:
+    assert errors_of(line(body={"model": "m", "prompt": "a", **fields})) == []
+
+
+def test_choices_are_bounded_where_there_is_no_prompt() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "a"}], "n": 10**9}
+    (error,) = errors_of(line(url=CHAT, body=body), endpoint=CHAT)
+    assert (error.code, error.param) == ("too_many_answers", "body.n")
