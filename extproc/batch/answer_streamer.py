@@ -6,15 +6,17 @@ It saves through the journal and counts in the trail; what the end of a leg mean
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from extproc.batch.gateway import Gateway, Route
 from extproc.batch.journal import Journal, Lease
+from extproc.batch.parsed import rendered_prompt
+from extproc.batch.planner import is_away
 from extproc.batch.progress import Generation
 from extproc.batch.reply import split_logprobs
-from extproc.batch.resume import Leg, Part, continue_leg, find_cut, first_leg, token_limit
+from extproc.batch.resume import Leg, Part, continue_leg, find_cut, first_leg, token_leg, token_limit
 from extproc.batch.trail import Trail
 from extproc.batch.traits import Body
 from extproc.client.answers import EndKind, Piece, StreamEnd
@@ -23,6 +25,18 @@ from extproc.exchange import names
 
 class ShapeError(Exception):
     """The answer can't be rebuilt or trusted as streamed; the message is the feature to be counted."""
+
+
+class ParsedOutputError(ShapeError):
+    """The server's stream holds what its parser made of the output, not the output."""
+
+
+class RendererError(Exception):
+    """The render server did not answer; `end` says how."""
+
+    def __init__(self, end: StreamEnd) -> None:
+        super().__init__(end.message)
+        self.end = end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +55,7 @@ class AnswerStreamer:
     endpoint: str
     body: Body
     can_resume: bool
+    is_parsed: bool
     headers: Mapping[str, str]
     timeout_s: Callable[[], float]
     on_headers: Callable[[float], None]
@@ -48,7 +63,7 @@ class AnswerStreamer:
     async def run_leg(self, part: Part, generation: Generation) -> tuple[StreamEnd, int]:
         """Send one request for what is missing of `generation`; how it ended, and the tokens it brought.
 
-        Raises ShapeError when the stream can't be used.
+        Raises ShapeError when the stream can't be used, RendererError when its prompt can't be rendered now.
         """
         leg = await self._plan(part, generation)
         held = len(generation.ids)
@@ -62,8 +77,13 @@ class AnswerStreamer:
         return end, len(generation.ids) - held
 
     async def _plan(self, part: Part, generation: Generation) -> Leg:
-        """A continuation where there is something to continue from, else the client's own request."""
+        """A continuation where there is something to continue from, else the client's own request.
+
+        With `is_parsed` that request is sent as a completion over its rendered prompt.
+        """
         first = first_leg(self.endpoint, self.body, part)
+        if self.is_parsed and generation.prompt_ids is None:
+            generation.prompt_ids = await self._rendered_prompt(first)
         if generation.ids and self.can_resume:
             if generation.prompt_ids is None:
                 ids = await self.gateway.fetch_prompt_ids(self.route, self.endpoint, first.body)
@@ -75,11 +95,31 @@ class AnswerStreamer:
                 leg = continue_leg(self.endpoint, self.body, part, generation, limit)
                 if leg is not None:
                     self.trail.resumed(leg.resumed_tokens)
-                    return leg
+                    return self._showing_all(leg)
         if generation.ids or generation.chars:
             self.trail.redone(generation.rewind(0, 0))
             self.trail.restarted("no safe point to continue from")
-        return first
+        return await self._first_over_ids(part, generation) if self.is_parsed else first
+
+    async def _rendered_prompt(self, first: Leg) -> tuple[int, ...]:
+        end = await self.gateway.render(self.endpoint, first.body)
+        if is_away(end):
+            raise RendererError(end)
+        prompt_ids = rendered_prompt(end.body) if end.kind is EndKind.FINISHED else None
+        if prompt_ids is None:
+            raise ShapeError("the render server makes no token ids of the prompt")
+        return prompt_ids
+
+    async def _first_over_ids(self, part: Part, generation: Generation) -> Leg:
+        limit = await self._token_limit(generation)
+        leg = None if limit is None else token_leg(self.endpoint, self.body, part, generation, limit)
+        if leg is None:
+            raise ShapeError("the context length is unknown")
+        return self._showing_all(leg)
+
+    def _showing_all(self, leg: Leg) -> Leg:
+        """A parser looks at special tokens, so a parsed answer's text must have them."""
+        return replace(leg, body={**leg.body, "skip_special_tokens": False}) if self.is_parsed else leg
 
     async def _token_limit(self, generation: Generation) -> int | None:
         prompt_tokens = len(generation.prompt_ids or ())
@@ -104,7 +144,7 @@ class AnswerStreamer:
 
     def _take(self, piece: Piece, leg: Leg, generation: Generation) -> None:
         if piece.reasoning or piece.tool_calls is not None:
-            raise ShapeError("the server parses its output")
+            raise ParsedOutputError("the server parses its output")
         if piece.prompt_token_ids is not None:
             if leg.resumed_tokens == 0:
                 generation.prompt_ids = piece.prompt_token_ids

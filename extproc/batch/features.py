@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from extproc.batch.intake import CHAT, COMPLETIONS
+from extproc.batch.parsed import can_be_parsed
 from extproc.batch.traits import (
     Body,
     count,
@@ -49,13 +50,17 @@ _SEVERITY = {verdict: rank for rank, verdict in enumerate(Resumability)}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table. `is_whole`: only the server's own, unstreamed answer has the right shape."""
+    """One row of the table. `is_whole`: only the server's own, unstreamed answer has the right shape.
+
+    `if_parsed`: the verdict where a render server can make the message from token ids.
+    """
 
     feature: str
     applies: Callable[[Body, str], bool]
     verdict: Resumability
     why: str
     is_whole: bool = False
+    if_parsed: Resumability | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +68,14 @@ class Classification:
     """What is to be done with one request when it is interrupted, and why.
 
     `features` names the rows that decided it. `is_whole`: ask for the answer unstreamed, nothing to resume.
+    `is_parsed`: its message is made from all token ids in the end; `can_be_parsed`: that would be possible.
     """
 
     verdict: Resumability
     features: tuple[str, ...] = ()
     is_whole: bool = False
+    is_parsed: bool = False
+    can_be_parsed: bool = False
 
     def can_resume(self, mode: ResumeMode) -> bool:
         """Whether saved tokens are used under `mode`."""
@@ -224,6 +232,7 @@ TABLE: tuple[Row, ...] = (
         Resumability.RESTART,
         "the message is made by the server's parser from all tokens",
         is_whole=True,
+        if_parsed=Resumability.ADJUSTED,
     ),
     Row(
         "multimodal prompt",
@@ -256,11 +265,24 @@ TABLE: tuple[Row, ...] = (
 )
 
 
-def classify(endpoint: str, body: Body) -> Classification:
-    """The verdict for one body sent to `endpoint`; what generates nothing is asked for whole."""
+def classify(endpoint: str, body: Body, *, has_renderer: bool = False) -> Classification:
+    """The verdict for one body sent to `endpoint`; what generates nothing is asked for whole.
+
+    `has_renderer`: a render server is at hand, which turns messages into token ids and back.
+    """
     if endpoint not in (COMPLETIONS, CHAT):
         return Classification(Resumability.RESTART, ("no generation",), is_whole=True)
+    can_parse = has_renderer and can_be_parsed(endpoint, body)
     rows = [row for row in TABLE if row.applies(body, endpoint)]
-    verdict = max((row.verdict for row in rows), key=_SEVERITY.__getitem__, default=Resumability.EXACT)
-    deciding = tuple(row.feature for row in rows if row.verdict is verdict)
-    return Classification(verdict, deciding, is_whole=any(row.is_whole for row in rows))
+    parsed = [row for row in rows if can_parse and row.if_parsed is not None]
+    verdicts = {
+        row.feature: row.if_parsed if row in parsed and row.if_parsed else row.verdict for row in rows
+    }
+    verdict = max(verdicts.values(), key=_SEVERITY.__getitem__, default=Resumability.EXACT)
+    return Classification(
+        verdict,
+        tuple(feature for feature, its in verdicts.items() if its is verdict),
+        is_whole=any(row.is_whole and row not in parsed for row in rows),
+        is_parsed=bool(parsed),
+        can_be_parsed=can_parse,
+    )

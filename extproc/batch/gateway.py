@@ -134,12 +134,28 @@ class Gateway:
                 self._context_lengths |= _context_lengths(end.body)
         return self._context_lengths.get(model)
 
+    @property
+    def has_renderer(self) -> bool:
+        """A render server is configured."""
+        return self._renderer is not None
+
+    async def render(self, endpoint: str, body: Mapping[str, object]) -> StreamEnd:
+        """The render server's token ids for `body`; only where there is one."""
+        assert self._renderer is not None
+        asked = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+        return await self._renderer.call(f"{endpoint}/render", asked)
+
+    async def derender(self, endpoint: str, question: Mapping[str, object]) -> StreamEnd:
+        """The message that the render server makes of token ids; only where there is one."""
+        assert self._renderer is not None
+        return await self._renderer.call(f"{endpoint}/derender", question)
+
     async def fetch_prompt_ids(
         self, route: Route, endpoint: str, body: Mapping[str, object]
     ) -> tuple[int, ...] | None:
         """The prompt's token ids where the stream had none: from the render server, else `/tokenize`."""
         if self._renderer is not None:
-            end = await self._renderer.call(f"{endpoint}/render", {**body, "stream": False})
+            end = await self.render(endpoint, body)
             if end.kind is EndKind.FINISHED and (ids := _ids_of(end.body, "token_ids")):
                 return ids
         question = {name: body[name] for name in _TOKENIZED_FIELDS if name in body}

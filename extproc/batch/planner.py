@@ -69,6 +69,13 @@ def is_nobody_there(end: StreamEnd) -> bool:
     return end.kind is EndKind.UNREACHABLE
 
 
+def is_away(end: StreamEnd) -> bool:
+    """The server asked for help (a render server) gave no answer now, but may later."""
+    if end.kind is EndKind.REFUSED:
+        return end.status in _PROXY_ERRORS or end.status == 429
+    return end.kind is not EndKind.FINISHED
+
+
 def _interpret_status(end: StreamEnd) -> Disruption:
     if end.dropped_reason == "evicted":
         return Disruption.EVICTED
@@ -225,6 +232,10 @@ class Circuit:
         repeats = self._failures - self._threshold + 1
         if repeats > 0:
             self._open_until = now + self._policy.backoff_s(repeats, self._rng)
+
+    def on_unused(self) -> None:
+        """Nothing was sent after all: somebody else may probe."""
+        self._is_probing = False
 
     @property
     def open_until(self) -> float:

@@ -18,7 +18,8 @@ class Stats(msgspec.Struct, array_like=True):
     """What an item went through; `redone_tokens` were generated again, `resumed_tokens` were not.
 
     `failures`, `breaks` and `waits` count such ends in a row. `needs_whole`: the server parses its output
-    (reasoning, tools), so only an unstreamed answer has the right shape.
+    (reasoning, tools), so only an unstreamed answer has the right shape, or, with `needs_parser`, one that a
+    render server makes from all token ids.
     """
 
     attempts: int = 0
@@ -32,6 +33,7 @@ class Stats(msgspec.Struct, array_like=True):
     generated_tokens: int = 0
     queue_s: float = 0.0
     needs_whole: bool = False
+    needs_parser: bool = False
 
 
 class GenerationDelta(msgspec.Struct, array_like=True):
@@ -184,6 +186,11 @@ class Progress:
             for step in delta.steps:
                 progress.generations[step.part].apply(step)
         return progress
+
+    @property
+    def is_finished(self) -> bool:
+        """Nothing more is to be generated."""
+        return all(generation.is_finished for generation in self.generations)
 
     @property
     def saved_tokens(self) -> int:

@@ -62,15 +62,13 @@ def build_reply(endpoint: str, body: Body, generations: Sequence[Generation], he
     is_completion = endpoint == COMPLETIONS
     build = _completion_choice if is_completion else _chat_choice
     first_of_prompt = [generation for part, generation in pairs if part.choice == 0]
-    prompt_tokens = sum(_counts(generation)[0] for generation in first_of_prompt)
-    output_tokens = sum(_counts(generation)[1] for generation in generations)
     reply: dict[str, object] = {
         "id": head.id,
         "object": "text_completion" if is_completion else "chat.completion",
         "created": head.created,
         "model": head.model,
         "choices": [build(body, part, generation) for part, generation in pairs],
-        "usage": _usage(prompt_tokens, output_tokens, first_of_prompt),
+        "usage": usage_of(first_of_prompt, generations),
     }
     if body.get("return_token_ids") and not is_completion:
         reply["prompt_token_ids"] = generations[0].prompt_ids
@@ -84,7 +82,10 @@ def _counts(generation: Generation) -> tuple[int, int]:
     return len(generation.prompt_ids or ()), len(generation.ids)
 
 
-def _usage(prompt_tokens: int, output_tokens: int, first: Sequence[Generation]) -> dict[str, object]:
+def usage_of(first: Sequence[Generation], generations: Sequence[Generation]) -> dict[str, object]:
+    """The usage block; `first` holds one generation of each prompt, since a prompt counts once."""
+    prompt_tokens = sum(_counts(generation)[0] for generation in first)
+    output_tokens = sum(_counts(generation)[1] for generation in generations)
     usage: dict[str, object] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": output_tokens,

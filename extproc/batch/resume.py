@@ -153,8 +153,13 @@ def find_cut(generation: Generation, body: Body, limit: int) -> Cut:
 
 def continue_leg(endpoint: str, body: Body, part: Part, generation: Generation, limit: int) -> Leg | None:
     """The request that goes on after `generation` (already cut); None when it can only start again."""
+    return token_leg(endpoint, body, part, generation, limit) if generation.ids else None
+
+
+def token_leg(endpoint: str, body: Body, part: Part, generation: Generation, limit: int) -> Leg | None:
+    """The same for what may have no output yet: a completion over the ids of prompt and output."""
     saved = len(generation.ids)
-    if generation.prompt_ids is None or saved == 0:
+    if generation.prompt_ids is None:
         return None
     sent = {name: value for name, value in body.items() if name in _CONTINUED_FIELDS and value is not None}
     if endpoint == CHAT:

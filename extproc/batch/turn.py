@@ -14,14 +14,22 @@ from random import Random
 
 import msgspec
 
-from extproc.batch.answer_streamer import AnswerStreamer, ShapeError
+from extproc.batch.answer_streamer import AnswerStreamer, ParsedOutputError, RendererError, ShapeError
 from extproc.batch.features import classify
 from extproc.batch.gateway import Gateway, Route
 from extproc.batch.intake import Line
 from extproc.batch.job import ItemState, Job
 from extproc.batch.journal import Journal, Lease
 from extproc.batch.meters import BatchMeters
-from extproc.batch.planner import Disruption, RetryPolicy, interpret_end, is_nobody_there, line_deadline
+from extproc.batch.parsed import derender_question, parsed_reply
+from extproc.batch.planner import (
+    Disruption,
+    RetryPolicy,
+    interpret_end,
+    is_away,
+    is_nobody_there,
+    line_deadline,
+)
 from extproc.batch.progress import Progress
 from extproc.batch.reply import ReplyHead, build_reply, failure_line, result_line
 from extproc.batch.resume import parts_of
@@ -80,7 +88,7 @@ class Turn:
         self._line = decode_line(raw_line)
         self._body = _decode_body(self._line.body)
         self._parts = parts_of(job.endpoint, self._body)
-        self._classification = classify(job.endpoint, self._body)
+        self._classification = classify(job.endpoint, self._body, has_renderer=tools.gateway.has_renderer)
         lease.progress = self._progress = Progress.replay(entries, len(self._parts))
         self._trail = Trail(self._progress.stats, tools.meters)
         lease.take_amounts = self._trail.take_amounts
@@ -91,8 +99,10 @@ class Turn:
         end, disruption = await (self._ask_whole(route) if is_whole else self._ask_parts(route))
         self._tools.on_ended(self._lease)
         self._trail.ended(disruption)
+        reply = end.body
+        if disruption is Disruption.NONE and not is_whole:
+            reply, end, disruption = await self._make_reply(end)
         if disruption is Disruption.NONE:
-            reply = end.body if is_whole else self._reply()
             await self._finish(ItemState.SUCCEEDED, self._result(end.status, reply))
         elif disruption is Disruption.REFUSED:
             await self._finish(ItemState.FAILED, self._result(end.status, _json_or_error(end)))
@@ -113,6 +123,8 @@ class Turn:
     async def _ask_parts(self, route: Route) -> tuple[StreamEnd, Disruption]:
         """Stream what is missing, answer by answer, until one is interrupted."""
         streamer = self._streamer(route)
+        if self._progress.is_finished:
+            route.circuit.on_unused()
         end = StreamEnd(kind=EndKind.FINISHED, at=self._tools.clock.now(), status=200)
         for part, generation in zip(self._parts, self._progress.generations, strict=True):
             if generation.is_finished:
@@ -122,15 +134,41 @@ class Turn:
             try:
                 end, gained = await streamer.run_leg(part, generation)
             except ShapeError as error:
-                self._progress.stats.needs_whole = True
-                self._restart(str(error))
-                return end, Disruption.MISSHAPEN
+                return end, self._ask_otherwise(error)
+            except RendererError as error:
+                route.circuit.on_unused()
+                return error.end, Disruption.UNREACHABLE
             disruption = self._interpret(route, end, gained)
             if disruption is not Disruption.NONE:
                 if len(generation.ids) > held and self._can_resume:
                     self._trail.progressed()
                 return end, disruption
         return end, Disruption.NONE
+
+    def _ask_otherwise(self, error: ShapeError) -> Disruption:
+        """What was streamed is of no use: have the message made from token ids, or ask for it whole."""
+        stats = self._progress.stats
+        if isinstance(error, ParsedOutputError) and self._classification.can_be_parsed:
+            stats.needs_parser = True
+        else:
+            stats.needs_whole = True
+        self._restart(str(error))
+        return Disruption.MISSHAPEN
+
+    async def _make_reply(self, end: StreamEnd) -> tuple[bytes, StreamEnd, Disruption]:
+        """The reply of finished generations; a render server that is away is waited for."""
+        endpoint, body, generations = self._job.endpoint, self._body, self._progress.generations
+        if not self._is_parsed:
+            return build_reply(endpoint, body, generations, self._head()), end, Disruption.NONE
+        derendered = await self._tools.gateway.derender(endpoint, derender_question(body, generations))
+        if is_away(derendered):
+            return b"", derendered, Disruption.UNREACHABLE
+        if derendered.kind is EndKind.FINISHED:
+            reply = parsed_reply(derendered.body, body, generations, self._head())
+            if reply is not None:
+                return reply, end, Disruption.NONE
+        no_message = ShapeError("the render server makes no message of it")
+        return b"", derendered, self._ask_otherwise(no_message)
 
     def _streamer(self, route: Route) -> AnswerStreamer:
         return AnswerStreamer(
@@ -142,6 +180,7 @@ class Turn:
             endpoint=self._job.endpoint,
             body=self._body,
             can_resume=self._can_resume,
+            is_parsed=self._is_parsed,
             headers=self._headers(),
             timeout_s=self._timeout_s,
             on_headers=self._on_headers,
@@ -182,7 +221,7 @@ class Turn:
             await self._settle_return(_LATE_RETURN_S)
             return
         repeats = self._trail.disrupted(disruption)
-        if not self._can_resume and self._progress.saved_tokens:
+        if not self._can_resume and self._progress.saved_tokens and not self._progress.is_finished:
             is_off = self._tools.mode is ResumeMode.OFF
             self._restart("resume is off" if is_off else self._classification.features[0])
         delay_s = self._tools.policy.delay_s(
@@ -221,6 +260,10 @@ class Turn:
         return self._classification.can_resume(self._tools.mode) and not self._progress.stats.needs_whole
 
     @property
+    def _is_parsed(self) -> bool:
+        return self._classification.is_parsed or self._progress.stats.needs_parser
+
+    @property
     def _request_id(self) -> str:
         return f"{self._job.id}-{self._lease.key.line}"
 
@@ -245,14 +288,13 @@ class Turn:
         left_s = self._job.deadline - self._tools.clock.wall_time()
         return max(0.001, min(left_s, self._tools.request_timeout_s))
 
-    def _reply(self) -> bytes:
+    def _head(self) -> ReplyHead:
         prefix = "cmpl" if self._job.endpoint == "/v1/completions" else "chatcmpl"
-        head = ReplyHead(
+        return ReplyHead(
             id=f"{prefix}-{self._request_id}",
             model=str(self._body.get("model")),
             created=int(self._tools.clock.wall_time()),
         )
-        return build_reply(self._job.endpoint, self._body, self._progress.generations, head)
 
     def _result(self, status: int, reply: bytes) -> bytes:
         return result_line(

@@ -72,6 +72,11 @@ _LIMITS = {
     "--mean-output-tokens", default=512, show_default=True, help="Where nothing else ends an answer."
 )
 @click.option("--temperature", default=0.0, show_default=True, help="Of requests that give none.")
+@click.option(
+    "--parse-output",
+    is_flag=True,
+    help="Split chat answers into reasoning, content and tool calls, as vLLM's parsers do.",
+)
 @click.option("--fault", "faults", multiple=True, help="A fault from the start; see docs/simulator.md.")
 @click.option("--seed", default=0, show_default=True, help="Seed of response ids and unseeded sampling.")
 def emulate(
@@ -84,6 +89,7 @@ def emulate(
     keep_alive_s: float,
     mean_output_tokens: int,
     temperature: float,
+    parse_output: bool,
     faults: tuple[str, ...],
     seed: int,
     **limits: int | str | bool | None,
@@ -102,6 +108,7 @@ def emulate(
         max_model_len=config.max_model_len,
         default_temperature=temperature,
         eos_one_in=mean_output_tokens,
+        parses_output=parse_output,
     )
     plan = FaultPlan()
     for text in faults:

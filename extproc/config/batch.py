@@ -86,6 +86,8 @@ class GatewayConfig:
     """Where requests go. Several `urls` are used in turn; one that can't be reached is left alone for a
     while.
 
+    `render_url` is a vLLM render server, with the parser options of the servers: it turns chats into token
+    ids and back, so that reasoning and tool calls can be resumed.
     `headers` go with every request; the default asks extproc for its batch objective, so that interactive
     traffic goes first. `queue_timeout_s` bounds the wait for response headers (a queue at the gateway),
     `stall_timeout_s` the silence inside an answer: longer than the engine's own preemption pauses.

@@ -153,8 +153,9 @@ async def run_under_bursts(
     evictions: int,
     busy: int,
     model: str = MODEL,
+    endpoint: str = "/v1/completions",
 ) -> tuple[JsonObject, list[JsonObject], list[EndKind]]:
-    """Run a batch of completions through the gateway at `url` while interactive bursts come whenever `busy`
+    """Run a batch through the gateway at `url` while interactive bursts come whenever `busy`
     requests are in flight, until `evictions` were counted; the batch, its lines, and how the bursts ended.
     """
     upload = config_folder(config) / "in.jsonl"
@@ -162,7 +163,7 @@ async def run_under_bursts(
     ends: list[EndKind] = []
     async with running(config) as app, BatchesClient(f"http://127.0.0.1:{app.api_port}") as client:
         file = await client.upload(upload)
-        batch_id = (await client.create(file["id"], "/v1/completions", "24h"))["id"]
+        batch_id = (await client.create(file["id"], endpoint, "24h"))["id"]
         while True:
             batch = await client.get(batch_id)
             if batch["status"] == "completed" or batch["extproc"]["totals"]["evictions"] >= evictions:

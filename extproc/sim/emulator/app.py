@@ -17,7 +17,15 @@ from extproc.sim.emulator.generation import ENGINE_DIED, GenerationRun, Host
 from extproc.sim.emulator.loop import EngineLoop
 from extproc.sim.emulator.metrics import EmulatorMetrics
 from extproc.sim.emulator.request import ApiError, Generation, ServedModel
-from extproc.sim.emulator.token_routes import DetokenizeBody, TokenizeBody, detokenize, rendered, tokenize
+from extproc.sim.emulator.token_routes import (
+    DerenderBody,
+    DetokenizeBody,
+    TokenizeBody,
+    derendered,
+    detokenize,
+    rendered,
+    tokenize,
+)
 
 _MAX_BODY_BYTES = 64 << 20
 _VERSION = "0.30.0"
@@ -61,6 +69,7 @@ class EmulatorApp:
                 web.post("/v1/chat/completions", self._chat),
                 web.post("/v1/completions/render", self._render_completion),
                 web.post("/v1/chat/completions/render", self._render_chat),
+                web.post("/v1/chat/completions/derender", self._derender_chat),
                 web.post("/tokenize", self._tokenize),
                 web.post("/detokenize", self._detokenize),
                 web.get("/v1/models", self._models),
@@ -122,6 +131,10 @@ class EmulatorApp:
     async def _render_chat(self, request: web.Request) -> web.Response:
         generation = await self._chat_of(request)
         return _json_response(rendered(generation, self._host.new_id(request, generation))[0])
+
+    async def _derender_chat(self, request: web.Request) -> web.Response:
+        body = bodies.parse_json(await _json_bytes(request), DerenderBody)
+        return _json_response(derendered(body, self._served, int(self._clock.wall_time())))
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = bodies.parse_json(await _json_bytes(request), TokenizeBody)

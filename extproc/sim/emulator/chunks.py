@@ -11,6 +11,7 @@ import msgspec
 
 from extproc.sim.emulator.answer import Answer, Delta
 from extproc.sim.emulator.logprobs import chat_logprobs, completion_logprobs
+from extproc.sim.emulator.parsing import OutputParser, parsed_message, plain_message
 from extproc.sim.emulator.request import Generation
 from extproc.sim.tokenizer import decode
 
@@ -29,6 +30,7 @@ class StreamShape:
         "_is_chat",
         "_is_plain",
         "_offset",
+        "_parser",
         "_request",
         "_returns_ids",
         "_was_first",
@@ -49,7 +51,8 @@ class StreamShape:
             answer.index,
         )
         self._returns_ids = request.returns_token_ids
-        self._is_plain = request.logprobs is None and not request.has_continuous_usage
+        self._is_plain = request.logprobs is None and not request.has_continuous_usage and not request.parses
+        self._parser = OutputParser(request.tool) if request.parses else None
         if self._is_chat:
             after = b'},"logprobs":null,"finish_reason":null,"token_ids":'
             self._around_text = (self._head + b'"delta":{"content":', after)
@@ -109,12 +112,16 @@ class StreamShape:
         )
 
     def _chat_chunk(self, delta: Delta, finish: bytes, logprobs: object) -> bytes:
-        stop = b""
+        stop, shown = b"", b'{"content":%b}' % _encode(delta.text)
+        if self._parser is not None:
+            shown = _encode(self._parser.shown(delta.token_id, delta.text))
+            if delta.finish_reason and self._parser.has_call:
+                finish = b'"tool_calls"'
         if delta.finish_reason:
             stop = b'"stop_reason":%b,' % _encode(delta.stop_reason)
-        return b'%b"delta":{"content":%b},"logprobs":%b,"finish_reason":%b,%b"token_ids":%b}]%b}\n\n' % (
+        return b'%b"delta":%b,"logprobs":%b,"finish_reason":%b,%b"token_ids":%b}]%b}\n\n' % (
             self._head,
-            _encode(delta.text),
+            shown,
             b"null" if logprobs is None else _encode(logprobs),
             finish,
             stop,
@@ -232,23 +239,20 @@ def _choice(request: Generation, answer: Answer, ending: Delta) -> dict[str, obj
     """One entry of `choices` of a whole body."""
     ids, prompt = answer.output_ids, answer.all_ids[: answer.prompt_tokens]
     choice: dict[str, object] = {"index": answer.index}
+    finish_reason = ending.finish_reason
     if request.kind == "chat":
-        choice["message"] = {
-            "role": "assistant",
-            "content": "".join(answer.text),
-            "refusal": None,
-            "annotations": None,
-            "audio": None,
-            "function_call": None,
-            "reasoning": None,
-        }
+        message = plain_message("".join(answer.text))
+        if request.parses:
+            message = parsed_message(zip(ids, answer.text, strict=True), request.tool)
+            finish_reason = "tool_calls" if "tool_calls" in message else finish_reason
+        choice["message"] = message
     else:
         choice["text"] = echoed(request, answer) + "".join(answer.text)
         choice["prompt_token_ids"] = prompt if request.returns_token_ids else None
         choice["prompt_logprobs"] = None
     return choice | {
         "logprobs": _all_logprobs(request, answer),
-        "finish_reason": ending.finish_reason,
+        "finish_reason": finish_reason,
         "stop_reason": ending.stop_reason,
         "token_ids": ids if request.returns_token_ids else None,
         "routed_experts": None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import msgspec
@@ -104,6 +104,10 @@ class Generation:
     eos_one_in: int
     cache_salt: str
     priority: int
+    parses: bool = False
+    """A parser splits the answer."""
+    tool: str | None = None
+    """Name of the function that the parser may find a call of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +119,8 @@ class ServedModel:
     default_temperature: float = 0.0
     eos_one_in: int = 512
     """One token in so many ends an answer that nothing else ends (0: never)."""
+    parses_output: bool = False
+    """Chat answers are split into reasoning, content and tool calls."""
 
 
 _BodyT = TypeVar("_BodyT", bound=msgspec.Struct)
@@ -155,12 +161,12 @@ def chat(body: ChatBody, served: ServedModel) -> Generation:
     """Check a /v1/chat/completions body and resolve its defaults."""
     if not body.messages:
         raise ApiError(400, "messages must not be empty", kind="Bad Request", param="body.messages")
-    if body.tools:
+    if body.tools and not served.parses_output:
         raise ApiError(
             400,
             '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
         )
-    prompt = chat_prompt_ids(body.messages, body.add_generation_prompt)
+    prompt = chat_prompt_ids(body.messages, body.add_generation_prompt, body.tools)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     if limit is not None and limit > served.max_model_len:
         raise ApiError(
@@ -176,12 +182,25 @@ def chat(body: ChatBody, served: ServedModel) -> Generation:
     if body.top_logprobs is not None and body.top_logprobs > 20:
         raise _too_many_logprobs(body.top_logprobs, "top_logprobs")
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return _generation(body, served, "chat", [prompt], [resolved], False, logprobs)
+    generation = _generation(body, served, "chat", [prompt], [resolved], False, logprobs)
+    return replace(generation, parses=served.parses_output, tool=tool_name(body.tools))
 
 
-def chat_prompt_ids(messages: list[ChatMessage], add_generation_prompt: bool) -> list[int]:
-    """The chat template: `<|im_start|>role newline content<|im_end|> newline` for each message."""
-    ids: list[int] = []
+def tool_name(tools: list[dict[str, object]] | None) -> str | None:
+    """The function that the emulated model calls: the first one."""
+    function = tools[0].get("function") if tools else None
+    return str(function.get("name")) if isinstance(function, dict) else None
+
+
+def chat_prompt_ids(
+    messages: list[ChatMessage],
+    add_generation_prompt: bool,
+    tools: list[dict[str, object]] | None = None,
+) -> list[int]:
+    """The chat template: tools as JSON, then `<|im_start|>role newline content<|im_end|> newline` for each
+    message.
+    """
+    ids: list[int] = tokenizer.encode(msgspec.json.encode(tools).decode()) if tools else []
     for message in messages:
         content = message.content or ""
         if not isinstance(content, str):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from extproc.sim import tokenizer
+from extproc.sim.emulator.chunks import usage
+from extproc.sim.emulator.parsing import derendered_message
 from extproc.sim.emulator.request import (
     ApiError,
+    ChatBody,
     ChatMessage,
     Generation,
     ServedModel,
     chat_prompt_ids,
     check_model,
+    tool_name,
 )
 
 
@@ -22,7 +26,28 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     prompt: str | None = None
     messages: list[ChatMessage] | None = None
     add_generation_prompt: bool = True
+    tools: list[dict[str, object]] | None = None
     return_token_strs: bool | None = False
+
+
+class DerenderedChoice(msgspec.Struct, kw_only=True):
+    index: int
+    finish_reason: str | None = "stop"
+    token_ids: list[int] | None = None
+
+
+class GenerateResponse(msgspec.Struct, kw_only=True):
+    request_id: str = ""
+    choices: list[DerenderedChoice]
+
+
+class DerenderBody(msgspec.Struct, kw_only=True):
+    """The answer of a token-only generation, and the chat request that it belongs to."""
+
+    model: str | None = None
+    generate_response: GenerateResponse
+    prompt_tokens: int | None = None
+    chat_request: ChatBody | None = None
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True):
@@ -33,7 +58,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 def tokenize(body: TokenizeBody, served: ServedModel) -> dict[str, object]:
     check_model(body.model, served)
     if body.messages is not None:
-        ids = chat_prompt_ids(body.messages, body.add_generation_prompt)
+        ids = chat_prompt_ids(body.messages, body.add_generation_prompt, body.tools)
     elif body.prompt is not None:
         ids = tokenizer.encode(body.prompt)
     else:
@@ -54,6 +79,40 @@ def detokenize(body: DetokenizeBody, served: ServedModel) -> dict[str, object]:
         if not 0 <= token_id < tokenizer.VOCABULARY_SIZE:
             raise ApiError(400, f"Token id {token_id} is out of vocabulary")
     return {"prompt": tokenizer.decode(body.tokens)}
+
+
+def derendered(body: DerenderBody, served: ServedModel, created: int) -> dict[str, object]:
+    """The chat answer that the ids of a generation make: the parser sees all of them, special ones too.
+
+    As in vLLM 0.30: the finish reason is passed through also with tool calls, and of a character that is cut
+    in two U+FFFD is left.
+    """
+    check_model(body.model, served)
+    tool = tool_name(body.chat_request.tools) if body.chat_request else None
+    choices = []
+    for choice in body.generate_response.choices:
+        if not choice.token_ids:
+            raise ApiError(400, f"choice {choice.index} has empty or null token_ids")
+        message = derendered_message(choice.token_ids, tool, parses=served.parses_output)
+        choices.append(
+            {
+                "index": choice.index,
+                "message": message,
+                "logprobs": None,
+                "finish_reason": choice.finish_reason,
+                "stop_reason": None,
+                "token_ids": None,
+            }
+        )
+    output_tokens = sum(len(choice.token_ids or ()) for choice in body.generate_response.choices)
+    return {
+        "id": body.generate_response.request_id,
+        "object": "chat.completion",
+        "created": created,
+        "model": served.name,
+        "choices": choices,
+        "usage": usage(body.prompt_tokens or 0, output_tokens),
+    }
 
 
 def rendered(generation: Generation, request_id: str) -> list[dict[str, object]]:
@@ -77,7 +136,7 @@ def rendered(generation: Generation, request_id: str) -> list[dict[str, object]]
                 "min_tokens": generation.min_tokens,
                 "logprobs": generation.logprobs,
                 "include_stop_str_in_output": generation.includes_stop,
-                "skip_special_tokens": True,
+                "skip_special_tokens": not generation.parses,
                 "output_kind": 1 if generation.is_streaming else 2,
             },
             "model": generation.model,

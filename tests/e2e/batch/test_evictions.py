@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from extproc.batch.intake import COMPLETIONS
+from extproc.batch.intake import CHAT, COMPLETIONS
 from extproc.client.answers import EndKind
 from extproc.stack.local import LocalStack
 from tests.support.batch_app import batch_line, direct_replies, fast_config, run_under_bursts
@@ -19,13 +20,13 @@ FLOW_CONTROL = {
 }
 
 
-def make_stack(slots: int, speed: float, servers: int = 1) -> LocalStack:
+def make_stack(slots: int, speed: float, servers: int = 1, options: Sequence[str] = ()) -> LocalStack:
     detector = {"type": "concurrency-detector", "mode": "requests", "max_concurrency": slots}
     config = {
         "flow_control": {**FLOW_CONTROL, "detector": detector},
         "requests": {"priority": {"objectives": {"interactive": 10, "batch": -1}}},
     }
-    emulator = ["--max-num-seqs", str(slots), "--speed", str(speed)]
+    emulator = ["--max-num-seqs", str(slots), "--speed", str(speed), *options]
     return LocalStack(config, emulators=[emulator] * servers)
 
 
@@ -68,6 +69,32 @@ async def check_evicted_batch(
 async def test_evicted_batch_is_token_identical(tmp_path: Path) -> None:
     with make_stack(slots=16, speed=0.5) as stack:
         await check_evicted_batch(stack, tmp_path, requests=24, tokens=150, evictions=30)
+
+
+async def test_evicted_reasoning_and_tool_calls_are_those_of_an_uninterrupted_run(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    fixed: dict[str, object] = {"tools": tools, "temperature": 0, "max_tokens": 300, "return_token_ids": True}
+    bodies = [
+        {"messages": [{"role": "user", "content": f"think about {number}"}], "ignore_eos": True, **fixed}
+        for number in range(16)
+    ]
+    with make_stack(slots=8, speed=1.0, options=["--parse-output"]) as stack:
+        server = f"http://{stack.endpoints[0]}"
+        direct = await direct_replies(server, CHAT, bodies)
+        config = fast_config(stack.url, tmp_path)
+        config = replace(config, gateway=replace(config.gateway, render_url=server))
+        content = b"".join(batch_line(str(number), CHAT, body) for number, body in enumerate(bodies))
+        batch, lines, ends = await run_under_bursts(
+            stack.url, config, content, burst_size=8, evictions=20, busy=8, endpoint=CHAT
+        )
+    assert batch["status"] == "completed"
+    assert set(ends) == {EndKind.FINISHED}
+    assert batch["extproc"]["totals"]["evictions"] >= 20
+    got = [line["response"]["body"]["choices"][0] for line in lines]
+    for name in ("token_ids", "message", "finish_reason"):
+        assert [choice[name] for choice in got] == [reply["choices"][0][name] for reply in direct]
+    assert {choice["finish_reason"] for choice in got} >= {"tool_calls"}
+    assert batch["extproc"]["totals"]["restarts"] == 0
 
 
 @pytest.mark.slow
