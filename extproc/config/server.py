@@ -42,7 +42,8 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepaliveConfig:
-    """HTTP/2 pings. `min_ping_interval_s` is how often Envoy may ping a quiet connection (gRPC's own default,
+    """HTTP/2 pings. A proxy that leaves one unanswered for `ping_timeout_s` is given up, with all requests on
+    that connection. `min_ping_interval_s` is how often Envoy may ping a quiet connection (gRPC's own default,
     5 minutes, would close the connection of a proxy that pings every 10 s, and every request on it).
     """
 

@@ -127,6 +127,8 @@ def build_server(
         ("grpc.max_concurrent_streams", UNLIMITED),
         ("grpc.keepalive_time_ms", int(keepalive.ping_interval_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(keepalive.ping_timeout_s * 1000)),
+        # Each ping's own limit: by its default of 60 s a proxy that is gone would be noticed that much later.
+        ("grpc.http2.ping_timeout_ms", int(keepalive.ping_timeout_s * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", int(keepalive.min_ping_interval_s * 1000)),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", int(keepalive.min_ping_interval_s * 1000)),

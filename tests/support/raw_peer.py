@@ -62,8 +62,10 @@ class RawPeer(asyncio.Protocol):
 
     def __init__(self, counts: Counter[Stage]) -> None:
         self.stages: dict[int, Stage] = {}
-        self.is_lost = False
+        self.lost_by = ""
+        """How the connection ended, or that it is about to: empty while it is whole."""
         self.resets = 0
+        self.answers_pings = True
         self.responds = True
         """Whether a dispatched request's response headers come at once."""
         self._counts = counts
@@ -83,7 +85,7 @@ class RawPeer(asyncio.Protocol):
         transport.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + window)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_lost = True
+        self.lost_by = self.lost_by or f"closed: {exc!r}"
 
     def open(self, headers: bytes = HEADERS, body: bytes = BODY) -> int:
         """Start a request; its body follows when the server has answered the headers."""
@@ -130,10 +132,13 @@ class RawPeer(asyncio.Protocol):
             self._window += int.from_bytes(payload)
             while self._held and self._window >= len(self._held[0]):
                 self._write_data(self._held.popleft())
+        elif kind == _PING and not self.answers_pings:
+            return
         elif kind in (_SETTINGS, _PING) and not flags & _ACK:
             self._write(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         elif kind == _GOAWAY:
-            self.is_lost = True
+            last, code = struct.unpack_from(">II", payload)
+            self.lost_by = f"GOAWAY: error {code}, {payload[8:]!r}, last stream {last} of {self._next_id - 2}"
 
     def _answered(self, stream_id: int, kind: str) -> None:
         if self.stages[stream_id] is Stage.ENDED:
@@ -201,7 +206,8 @@ class RawPeers:
         """Return once the counts are as wanted. Fails when a connection is lost."""
         async with asyncio.timeout(timeout_s):
             while not condition(self.counts):
-                assert not any(peer.is_lost for peer in self.peers), "a connection was lost"
+                lost = [peer.lost_by for peer in self.peers if peer.lost_by]
+                assert not lost, f"{len(lost)} of {len(self.peers)} connections were lost: {lost[0]}"
                 await asyncio.sleep(0.005)
 
     def close(self) -> None:

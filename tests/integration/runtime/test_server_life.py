@@ -20,6 +20,7 @@ from extproc.runtime.app import Application
 from extproc.wire import ext_proc_pb2 as pb
 from extproc.wire.codec import SERVICE
 from tests.support.gateway import wait_until
+from tests.support.raw_peer import RawPeers, Stage
 
 METHOD = f"/{SERVICE}/Process"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -187,6 +188,23 @@ async def test_field_bug_125_a_proxy_that_pings_often_is_not_sent_away() -> None
         await call.open()
         await asyncio.sleep(4.2)  # four pings on a quiet connection; gRPC's own server would send GOAWAY
         assert await call.finish() is grpc.StatusCode.OK
+
+
+async def test_a_proxy_that_answers_no_ping_is_given_up_with_its_requests() -> None:
+    """Without a limit of its own each ping has gRPC's 60 s, whatever the keepalive timeout says."""
+    keepalive = {"ping_interval_s": 0.5, "ping_timeout_s": 2.0}
+    async with running(server={"keepalive": keepalive}) as app:
+        peers = await RawPeers.connect(app.port, 2)
+        dead, alive = peers.peers
+        for peer in (*[dead] * 5, alive):
+            peer.open()
+        await peers.reach(lambda counts: counts[Stage.RESPONDING] == 6)
+        dead.answers_pings = False
+        await wait_until(lambda: dead.lost_by)
+        assert "ping_timeout" in dead.lost_by
+        await wait_until(lambda: len(app.driver) == 1)
+        assert not alive.lost_by
+        peers.close()
 
 
 async def test_more_streams_than_allowed_get_429() -> None:
