@@ -29,6 +29,8 @@ class ResponseStarted(msgspec.Struct, frozen=True, gc=False):
     """Who served it, when Envoy told us; a fallback moves the booking there."""
     status: int | None = None
     """The HTTP status, for the endpoint's health; flow control itself doesn't look at it."""
+    is_unreachable: bool = False
+    """The proxy answered, since it could not connect to the endpoint; for its health, too."""
 
 
 class OutputObserved(msgspec.Struct, frozen=True, gc=False):

@@ -65,7 +65,11 @@ READ_REQUEST_HEADERS = HINT_HEADERS | {
 }
 """The only request headers that are decoded; all others stay bytes and are never looked at."""
 
-READ_RESPONSE_HEADERS = frozenset({":status", "content-type", "content-encoding"})
+UNREACHABLE = "x-extproc-unreachable"
+"""On Envoy's own answer when it could not connect to the server: so that a dead server is told from one that
+answers 503. Set by the shipped Envoy files."""
+
+READ_RESPONSE_HEADERS = frozenset({":status", "content-type", "content-encoding", UNREACHABLE})
 
 STRIPPED_REQUEST_HEADERS = (ENGINE_PRIORITY,)
 """Removed before the request goes on. The destination header is overwritten, or removed where none is set."""

@@ -11,6 +11,7 @@ from extproc.core.outcomes import EndReason
 from extproc.core.types import RequestId, Usage
 from extproc.exchange.commands import PROCEED, EchoBody, ExchangeCommand, Notify, Proceed
 from extproc.exchange.events import BodyMode, Phase, ResponseBody, ResponseHeaders
+from extproc.exchange.names import UNREACHABLE
 from extproc.exchange.observation import ObservationSampler, ResponseObserver
 from extproc.exchange.restore import ModelRestorer
 
@@ -69,7 +70,11 @@ class ResponseSide:
         status = event.headers.get(":status", "")
         self.status = int(status) if status.isascii() and status.isdigit() else 0
         commands: list[ExchangeCommand] = [
-            Notify(ResponseStarted(self._request_id, event.served_by, self.status or None))
+            Notify(
+                ResponseStarted(
+                    self._request_id, event.served_by, self.status or None, UNREACHABLE in event.headers
+                )
+            )
         ]
         override: BodyMode | None = None
         if self._mode is BodyMode.NONE:

@@ -70,7 +70,9 @@ class EndpointObserver(Protocol):
 
     def note_dispatch(self, endpoint_id: EndpointId) -> None: ...
 
-    def note_response(self, endpoint_id: EndpointId, served_by: str | None, status: int) -> None:
+    def note_response(
+        self, endpoint_id: EndpointId, served_by: str | None, status: int, *, is_unreachable: bool = False
+    ) -> None:
         """An answer began; `served_by` is the address that gave it, when Envoy said so."""
         ...
 
@@ -220,7 +222,12 @@ class Driver:
         self._recorder.response_started(slot.request, now - slot.dispatched_at)
         dispatched, served_by = slot.dispatched, event.endpoint_address
         if self.endpoint_observer is not None:
-            self.endpoint_observer.note_response(dispatched.endpoint_id, served_by, event.status or 0)
+            self.endpoint_observer.note_response(
+                dispatched.endpoint_id,
+                served_by,
+                event.status or 0,
+                is_unreachable=event.is_unreachable,
+            )
         return served_by is None or served_by == dispatched.address
 
     def _perform(self, command: Command, now: float) -> None:

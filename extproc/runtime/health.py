@@ -19,7 +19,7 @@ class Evidence(Enum):
     """How an endpoint failed; the value is for logs and the state page."""
 
     UNREACHABLE = "unreachable"
-    """Envoy could not connect and used a fallback."""
+    """Envoy could not connect: it used a fallback, or said so in its own answer."""
     UNSCRAPABLE = "unreachable for the scraper"
     SERVER_ERROR = "5xx"
 

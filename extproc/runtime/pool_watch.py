@@ -109,14 +109,18 @@ class PoolWatch:
         if self._scraper is not None:
             self._scraper.note_dispatch(endpoint_id)
 
-    def note_response(self, endpoint_id: EndpointId, served_by: str | None, status: int) -> None:
+    def note_response(
+        self, endpoint_id: EndpointId, served_by: str | None, status: int, *, is_unreachable: bool = False
+    ) -> None:
         """An answer began. `served_by` (an address) is who gave it, when Envoy said so: if that is another
         endpoint, the picked one could not be reached."""
         now = self._clock.now()
         server = self._addresses.get(served_by, endpoint_id) if served_by is not None else endpoint_id
         if server != endpoint_id:
             self._apply_health(self._health.fail(endpoint_id, Evidence.UNREACHABLE, now))
-        if status >= 500:
+        if is_unreachable:
+            self._apply_health(self._health.fail(server, Evidence.UNREACHABLE, now))
+        elif status >= 500:
             self._apply_health(self._health.fail(server, Evidence.SERVER_ERROR, now))
         elif status:
             self._apply_health(self._health.succeed(server, now, is_request=True))

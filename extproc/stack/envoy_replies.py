@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from extproc.exchange.names import UNREACHABLE
+
 OWN_REPLY_PREFIX = "extproc_"
 """How the response code details of extproc's own answers begin (see `extproc.wire.codec`)."""
 
@@ -17,10 +19,20 @@ _RETRY_AFTER = {
     "header": {"key": "retry-after", "value": "1"},
     "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
 }
+_IS_UNREACHABLE = f"{_DETAILS}.contains('connection_failure') || {_DETAILS}.contains('connection_timeout')"
+_UNREACHABLE = {
+    "header": {"key": UNREACHABLE, "value": "true"},
+    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+}
 
 
 def local_reply_config() -> dict[str, Any]:
     """`local_reply_config` of the HttpConnectionManager; the first mapper that matches is used."""
+    unavailable = _json(
+        "the model server could not be reached or broke off: try again",
+        "server_error",
+        "upstream_unavailable",
+    )
     return {
         "mappers": [
             {
@@ -32,13 +44,14 @@ def local_reply_config() -> dict[str, Any]:
                 ),
             },
             {
+                "filter": _when(_IS_UNREACHABLE),
+                "headers_to_add": [_RETRY_AFTER, _UNREACHABLE],
+                "body_format_override": unavailable,
+            },
+            {
                 "filter": _when(f"{_DETAILS}.startsWith('upstream_')"),
                 "headers_to_add": [_RETRY_AFTER],
-                "body_format_override": _json(
-                    "the model server could not be reached or broke off: try again",
-                    "server_error",
-                    "upstream_unavailable",
-                ),
+                "body_format_override": unavailable,
             },
             {
                 "filter": _when(f"!{_DETAILS}.startsWith('{OWN_REPLY_PREFIX}')"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,25 @@ async def test_field_bug_109_a_dead_pick_is_retried_on_the_fallback_and_then_lef
         assert retries == {"cluster.models.upstream_rq_retry": 3}
         rows = {row.address: row.inflight_requests for row in gateway.app.driver.statistics().endpoints}
         assert rows == {dead.address: 0, alive.address: 0}
+
+
+async def test_a_dead_only_server_does_not_burn_the_queue(tmp_path: Path) -> None:
+    """What is queued waits for it to come back; only what was sent before it was known to be gone is lost."""
+    settings = config(base_ejection_s=2.0)
+    settings["flow_control"]["detector"]["max_concurrency"] = 1
+    async with Gateway(tmp_path, settings) as gateway, gateway.client() as client:
+        held = {"x-stub-hold": "true"}
+        first = asyncio.create_task(client.post(CHAT, json=chat(), headers=held))
+        await wait_until(lambda: gateway.model.active == 1)
+        queued = [asyncio.create_task(client.post(CHAT, json=chat())) for _ in range(20)]
+        await wait_until(lambda: gateway.app.driver.statistics().queued_requests == 20)
+        await gateway.model.stop()
+        await wait_until(lambda: sum(task.done() for task in queued) >= 3)
+        await asyncio.gather(*(client.get("/v1/models") for _ in range(20)))
+        await gateway.model.start()
+        answers = [answer.status_code for answer in await asyncio.gather(*queued)]
+        await asyncio.gather(first, return_exceptions=True)
+    assert sorted(answers) == [200] * 17 + [503] * 3
 
 
 async def test_fallbacks_and_an_original_dst_cluster_answer_nothing_and_check_says_so_beforehand(

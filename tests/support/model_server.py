@@ -48,11 +48,12 @@ class ModelServer:
         return self.seen[-1]
 
     async def start(self) -> None:
+        """On a free port, or again on the one it had."""
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.2)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, backlog=4096)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, backlog=4096)
         await site.start()
         self.port = int(self._runner.addresses[0][1])
 
