@@ -90,22 +90,17 @@ def _hybrid(results: SuiteResults) -> str:
         "| hybrid counting | setting | eviction | holdback 0.9 | holdback 0.8 |\n|---|---|---|---|---|\n"
         f"{table}\n\n"
         "What decides is whether the request part of the hybrid count binds. With the default limit of 100 "
-        "it never "
-        "does on 32 slots, so hybrid is token counting: a reserve lets 3 to 6 batch requests fewer in, the "
-        "burst "
-        "finds saturation below 1, hardly anything is evicted, and everything beyond the free slots queues "
-        "inside "
-        "vLLM, where flow control cannot reach it. Which arm then looks better hangs on a few per cent of "
-        "the token "
-        "estimate, which is why the sign of the effect changes between the rows: the seed's finding comes "
-        "about on both sides of its cap, and at a cap of exactly 32 batch requests the medians of all three "
-        "arms are a tie where lengths are equal (wave). No real prompt weighs exactly its share, since the "
-        "seed's router estimates 4 bytes a token; so the finding is checked 5% to either side, and is a "
-        "statement about the threshold, not about holdback. With the limit at the "
-        "engine's 32 "
-        "slots the request part binds, evictions free real slots, and holdback helps as it does with "
-        "request counts. "
-        "The fix is to count both resources with their true capacities (the capacity detector)."
+        "it never does on 32 slots, so hybrid is token counting: a reserve lets 3 to 6 batch requests fewer "
+        "in, the burst finds saturation below 1, hardly anything is evicted, and everything beyond the free "
+        "slots queues inside vLLM, where flow control cannot reach it. Which arm then looks better hangs on "
+        "a few per cent of the token estimate, which is why the sign of the effect changes between the rows: "
+        "the seed's finding comes about on both sides of its cap, and at a cap of exactly 32 batch requests "
+        "the medians of all three arms are a tie where lengths are equal (wave). No real prompt weighs "
+        "exactly its share, since the seed's router estimates 4 bytes a token; so the finding is checked 5% "
+        "to either side, and is a statement about the threshold, not about holdback. With the limit at the "
+        "engine's 32 slots the request part binds, evictions free real slots, and holdback helps as it does "
+        "with request counts. The fix is to count both resources with their true capacities (the capacity "
+        "detector)."
     )
 
 
@@ -124,12 +119,9 @@ def _deadlines(results: SuiteResults) -> str:
         "|\n|---|---|---|---|---|\n"
         f"{rows}\n\n"
         "Confirmed: all 192 requests reach the gateway at once in deadline order. Without eviction they "
-        "leave in "
-        "that order and all deadlines hold. An evicted request of the 45 s job comes back as a new arrival "
-        "and "
-        "rejoins the queue behind work that is due later. Ordering the batch band by deadline at the "
-        "gateway (`edf`) "
-        "puts it back in its place and meets every deadline, at the same eviction count."
+        "leave in that order and all deadlines hold. An evicted request of the 45 s job comes back as a new "
+        "arrival and rejoins the queue behind work that is due later. Ordering the batch band by deadline at "
+        "the gateway (`edf`) puts it back in its place and meets every deadline, at the same eviction count."
     )
 
 
@@ -152,11 +144,9 @@ def _token_cap(results: SuiteResults) -> str:
         "batch time at 2/s | evictions at 2/s |\n|---|---|---|---|---|---|---|\n"
         f"{table}\n\n"
         "A lower cap is a static reserve of slots: steady interactive traffic finds one free, at the price "
-        "of a "
-        "slower batch. A higher cap admits more batch than there are slots; every interactive request then "
-        "waits "
-        "inside vLLM behind it, and evictions free tokens instead of slots. No cap is right for both "
-        "resources."
+        "of a slower batch. A higher cap admits more batch than there are slots; every interactive request "
+        "then waits inside vLLM behind it, and evictions free tokens instead of slots. No cap is right for "
+        "both resources."
     )
 
 
@@ -219,8 +209,8 @@ def _bursts_of_64(results: SuiteResults) -> str:
         f"{table}\n\n"
         "With a bound of a quarter, batch is let back in between two bursts and thrown out again by the "
         "second: each time it computes its prompt anew, 1.2 s of the whole GPU, and the burst waits for "
-        "that. A bound of half covers what a burst needs; the places that it keeps idle cost batch less "
-        "than the prompts did. Batch keeps half of the cache whatever interactive traffic has done lately."
+        "that. A bound of half covers what a burst needs; the places that it keeps idle cost batch less than "
+        "the prompts did. Batch keeps half of the cache whatever interactive traffic has done lately."
     )
 
 
