@@ -33,7 +33,7 @@ BATCH_ISOLATION: tuple[Check, ...] = (
 
 CONSOLIDATION: tuple[Check, ...] = (
     *(
-        surge_p95(f"surge TTFT p95 of {name}, {arm}", seed, LOAD, arm, name)
+        surge_p95(f"surge TTFT p95 of {name}, {arm}", seed, LOAD, arm, name, is_calibration=True)
         for arm, figures in (
             ("requests 128", (509.0, 556.0)),
             ("queue depth 2", (4711.0, 4567.0)),

@@ -157,7 +157,7 @@ CONSOLIDATION = _scenario(
     (
         tenant("realtime-a", 20, 1.8),
         tenant("realtime-b", 20, 1.8, phase=1.5),
-        tenant("standard", 10, 1.8, phase=3.0),
+        tenant("standard", 10, 2.1, phase=3.0),
         tenant("batch", -1, 2.6, phase=4.5),
     ),
     ("realtime-a", "realtime-b"),
