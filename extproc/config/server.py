@@ -43,16 +43,14 @@ class TlsConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepaliveConfig:
     """HTTP/2 pings. A proxy that leaves one unanswered for `ping_timeout_s` is given up, with all requests on
-    that connection. `min_ping_interval_s` is how often Envoy may ping a quiet connection (gRPC's own default,
-    5 minutes, would close the connection of a proxy that pings every 10 s, and every request on it).
+    that connection. Envoy itself may ping as often as it likes.
     """
 
     ping_interval_s: float = 30.0
     ping_timeout_s: float = 10.0
-    min_ping_interval_s: float = 1.0
 
     def __post_init__(self) -> None:
-        names = ("ping_interval_s", "ping_timeout_s", "min_ping_interval_s")
+        names = ("ping_interval_s", "ping_timeout_s")
         problems = [Problem(name, "must be positive") for name in names if getattr(self, name) <= 0]
         if problems:
             raise ConfigError(problems)
