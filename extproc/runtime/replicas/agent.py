@@ -87,6 +87,7 @@ class ReplicaAgent:
         self._reclaims_taken = 0
         self._errors = 0
         self._is_failing = False
+        self._has_bad_grant = False
 
     # ---- on every event of the driver
 
@@ -195,8 +196,12 @@ class ReplicaAgent:
         try:
             grant = NO_GRANT if letter is None else decode_grant(letter)
         except PeerProtocolError as error:
-            logger.error("replica %s: %s", self.replica, error)
+            if not self._has_bad_grant:
+                logger.error("replica %s: %s (said once)", self.replica, error)
+            self._has_bad_grant = True
             grant = NO_GRANT
+        else:
+            self._has_bad_grant = False
         if grant.sequence == self._grant.sequence and self._state in ("leased", "starting"):
             # Once more: an endpoint may have come back under a new identity, without credits.
             self._pool.lease(self._credits, hold_sheddable=False)

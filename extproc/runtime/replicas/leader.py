@@ -8,15 +8,18 @@ next leader, which errs on the safe side.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from extproc.core.credits import Credits, Grant, Report
 from extproc.core.leasing import claims_left_behind, next_grants
 from extproc.errors import PeerProtocolError
 from extproc.runtime.replicas.letters import decode_grant, decode_report, encode
-from extproc.runtime.replicas.store import ReplicaStore, Table
+from extproc.runtime.replicas.store import ReplicaStore
 
 logger = logging.getLogger(__name__)
+
+Letter = TypeVar("Letter", Report, Grant)
 
 
 class Allocator:
@@ -26,6 +29,7 @@ class Allocator:
         self._store = store
         self._lease_s = lease_s
         self._gone_since: dict[str, float] = {}
+        self._unreadable: set[str] = set()
         self._settling_until = float("-inf")
         self._settling_replicas = 1
         self.rounds = 0
@@ -40,10 +44,10 @@ class Allocator:
         """One allocation; True when the next one should follow at once. Raises StoreError."""
         self.rounds += 1
         table = await self._store.table()
-        reports = _readable(table)
+        reports = self._read(table.reports, decode_report)
         live = {name: report for name, report in reports.items() if name in table.alive}
         departed = {name: report for name, report in reports.items() if name not in table.alive}
-        written = _grants(table)
+        written = self._read(table.grants, decode_grant)
         forget = self._forgotten(departed, written, live, now)
         forget += [name for name in table.reports if name not in reports]
         remembered = {name: report for name, report in departed.items() if name not in forget}
@@ -59,6 +63,20 @@ class Allocator:
             return False  # another leads now
         self.grants_written += len(found.grants)
         return found.is_pending
+
+    def _read(self, letters: Mapping[str, bytes], decode: Callable[[bytes], Letter]) -> dict[str, Letter]:
+        """Those that can be read. A replica whose grant can't be read takes it for none, too."""
+        found = {}
+        for name, data in letters.items():
+            try:
+                found[name] = decode(data)
+            except PeerProtocolError as error:
+                if name not in self._unreadable:
+                    logger.warning("replica %s: %s (said once)", name, error)
+                self._unreadable.add(name)
+            else:
+                self._unreadable.discard(name)
+        return found
 
     def _forgotten(
         self,
@@ -84,17 +102,3 @@ class Allocator:
                 logger.warning("replica %s is gone; its capacity is free again", name)
                 forgotten.append(name)
         return forgotten
-
-
-def _readable(table: Table) -> dict[str, Report]:
-    reports = {}
-    for name, data in table.reports.items():
-        try:
-            reports[name] = decode_report(data)
-        except PeerProtocolError as error:
-            logger.warning("replica %s: %s", name, error)
-    return reports
-
-
-def _grants(table: Table) -> dict[str, Grant]:
-    return {name: decode_grant(data) for name, data in table.grants.items()}

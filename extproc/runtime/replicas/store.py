@@ -87,6 +87,11 @@ def _translated(error: Exception) -> BaseException:
     return StoreError(f"redis: {error or type(error).__name__}")
 
 
+def _text(data: bytes) -> str:
+    """What another program has written there must not end this one's task; no replica has such a name."""
+    return data.decode("utf-8", "replace")
+
+
 class Answer(NamedTuple):
     """What a replica learns when it reports. `leader` is `REPLICA:EPOCH`; `shares` are by member."""
 
@@ -149,15 +154,15 @@ class ReplicaStore:
         keys = [f"alive:{self._replica}", "reports", "grants", "leader", "epoch", "shares"]
         times = [int(lease_s * 1000), int(leader_lease_s * 1000)]
         grant, leader, shares = await self._call(_REPORT, keys, [self._replica, report, *times, share])
-        names = [name.decode() for name in shares[::2]]
-        return Answer(grant, leader.decode(), dict(zip(names, shares[1::2], strict=True)))
+        names = [_text(name) for name in shares[::2]]
+        return Answer(grant, _text(leader), dict(zip(names, shares[1::2], strict=True)))
 
     async def table(self) -> Table:
         reports, grants, alive = await self._call(_TABLE, ["reports", "grants", "alive:"], [])
-        names = [name.decode() for name in reports[::2]]
+        names = [_text(name) for name in reports[::2]]
         return Table(
             dict(zip(names, reports[1::2], strict=True)),
-            dict(zip((name.decode() for name in grants[::2]), grants[1::2], strict=True)),
+            dict(zip((_text(name) for name in grants[::2]), grants[1::2], strict=True)),
             frozenset(name for name, is_alive in zip(names, alive, strict=True) if is_alive),
         )
 
@@ -188,7 +193,7 @@ class ReplicaStore:
                 while True:
                     message = await channel.get_message(ignore_subscribe_messages=True, timeout=None)
                     if message is not None:
-                        yield message["data"].decode()
+                        yield _text(message["data"])
         except (redis.exceptions.RedisError, OSError, TimeoutError) as error:
             raise _translated(error) from error
 

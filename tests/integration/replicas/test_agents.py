@@ -243,6 +243,29 @@ async def test_wrong_password_is_named(redis_server: RedisServer) -> None:
     await store.close()
 
 
+@pytest.mark.parametrize("takes_the_lead", [False, True])
+async def test_what_another_program_wrote_there_ends_no_replica(
+    takes_the_lead: bool, redis_server: RedisServer
+) -> None:
+    """Bytes that are no text, as field, value or leader: the group comes back once they are gone."""
+    async with group(redis_server, 2) as (first, second), redis.asyncio.from_url(redis_server.url) as admin:
+        members = (first, second)
+        whole = dict.fromkeys(CAPACITY, 0)
+        await until(lambda: all(member.pool.credits.keys() == whole.keys() for member in members))
+        for key in await admin.keys("*"):
+            if await admin.type(key) == b"hash":
+                for field in (b"\xff\xf5", b"r0", b"r1"):
+                    await admin.hset(key, field, b"\x00\xff")
+            elif takes_the_lead and key.endswith(b"leader"):
+                await admin.set(key, b"\xff\xf5:x")
+        calls = [member.store.calls for member in members]
+        await until(lambda: all(m.store.calls > before + 5 for m, before in zip(members, calls, strict=True)))
+        assert not any(member.task.done() for member in members)
+        await admin.flushall()
+        await until(lambda: sorted(first.agent.status().members) == ["r0", "r1"])
+        await until(lambda: sum(c.slots for m in members for c in m.pool.credits.values()) == 2 * SLOTS)
+
+
 async def test_two_pools_on_one_redis_do_not_meet(redis_server: RedisServer) -> None:
     async with group(redis_server, 1, pool="a") as (first,), group(redis_server, 1, pool="b") as (second,):
         for member in (first, second):
