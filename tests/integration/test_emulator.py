@@ -171,6 +171,7 @@ async def test_stop_strings_end_the_text_where_they_begin_or_end(includes: bool)
         ("/v1/completions", {"prompt": "x", "max_tokens": "5"}, 400, "Bad Request", "body.max_tokens"),
         ("/v1/completions", {"prompt": "x", "model": "other"}, 404, "NotFoundError", "model"),
         ("/v1/completions", {"prompt": "x", "n": 2}, 400, "BadRequestError", None),
+        ("/v1/completions", {"prompt": "x", "n": 10**9, "temperature": 1}, 400, "BadRequestError", "n"),
         ("/v1/completions", {"prompt": "x", "logprobs": 30}, 400, "BadRequestError", "logprobs"),
         ("/v1/completions", {"prompt": "x", "suffix": "y"}, 400, "BadRequestError", None),
         ("/v1/completions", {"prompt": "x", "cache_salt": ""}, 400, "BadRequestError", "cache_salt"),

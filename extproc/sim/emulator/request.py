@@ -10,6 +10,8 @@ import msgspec
 from extproc.sim import tokenizer
 
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
+MAX_CHOICES = 16_384
+"""`n` of one request: each is a sequence, and all of them are made before the first step."""
 
 
 class ApiError(Exception):
@@ -317,6 +319,8 @@ def _check_sampling(body: _Body, max_tokens: list[int]) -> None:
         raise ApiError(400, "Stream options can only be defined when `stream=True`.", kind="Bad Request")
     if body.n is not None and body.n < 1:
         raise ApiError(400, f"n must be at least 1, got {body.n}.", param="n")
+    if body.n is not None and body.n > MAX_CHOICES:
+        raise ApiError(400, f"n must be at most {MAX_CHOICES}, got {body.n}.", param="n")
     if body.temperature is not None and body.temperature < 0:
         raise ApiError(400, f"temperature must be non-negative, got {body.temperature}.", param="temperature")
     if body.min_tokens is not None and body.min_tokens < 0:
