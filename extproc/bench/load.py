@@ -191,11 +191,3 @@ def _no_collections() -> Iterator[None]:
         if was_enabled:
             gc.enable()
         gc.unfreeze()
-
-
-def count_outcomes(records: Sequence[RequestRecord]) -> dict[RequestOutcome, int]:
-    """How many records ended in each way (zero for the others)."""
-    counts = dict.fromkeys(RequestOutcome, 0)
-    for record in records:
-        counts[record.outcome] += 1
-    return counts

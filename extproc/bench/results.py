@@ -15,7 +15,6 @@ FLOOR_ALONE = "floor-alone"
 FLOOR_SHARED = "floor-shared"
 FLOOR_SHARED_PACED = "floor-shared-paced"
 BEST = "best"
-EVICTION_ONLY = "eviction"
 
 
 class SuiteResults:

@@ -55,22 +55,6 @@ class Interval:
     high: float
 
 
-def pooled_interval(
-    runs: Sequence[Sequence[float]],
-    fraction: float,
-    rng: Random,
-    *,
-    resamples: int = 200,
-    confidence: float = 0.95,
-) -> Interval:
-    """The percentile of all runs' values together, with the interval from resampling runs."""
-    draws: list[float] = []
-    for _ in range(resamples):
-        chosen = [runs[rng.randrange(len(runs))] for _ in runs]
-        draws.append(percentile(_concatenate(chosen), fraction))
-    return _interval(percentile(_concatenate(runs), fraction), draws, confidence)
-
-
 def paired_ratio_interval(
     runs: Sequence[Sequence[float]],
     reference: Sequence[Sequence[float]],

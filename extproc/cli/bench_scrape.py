@@ -35,7 +35,6 @@ class _Count:
         self.samples = 0
         self.failures = 0
         self.seen: set[EndpointId] = set()
-        self.last_reason = ""
 
     def post(self, event: EndpointSampled) -> None:
         self.samples += 1
@@ -48,7 +47,6 @@ class _Count:
 
     def on_scrape_failed(self, endpoint_id: EndpointId, reason: str, *, is_unreachable: bool) -> None:
         self.failures += 1
-        self.last_reason = reason
 
     def on_server_restarted(self, endpoint_id: EndpointId) -> None: ...
 

@@ -9,7 +9,7 @@ Times are monotonic seconds (`now` of the caller), durations end in `_s`, counts
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, NewType
+from typing import NewType
 
 import msgspec
 
@@ -24,13 +24,6 @@ FairnessId = NewType("FairnessId", str)
 DEFAULT_FAIRNESS_ID = FairnessId("default-flow")
 
 NO_LABELS: Mapping[str, str] = {}
-
-
-class FlowKey(NamedTuple):
-    """One queue: all requests of one fairness id at one priority."""
-
-    priority: int
-    fairness_id: FairnessId
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -65,8 +65,6 @@ class State(Enum):
     """Goes its way without flow control: unqueued, an upgrade, or not ours."""
     ANSWERED = "answered"
     """We have ended it; whatever still arrives is ignored."""
-    OBSERVING = "observing"
-    """Envoy wants no answers."""
 
 
 TOLERATED_BODY_FACTOR = 2

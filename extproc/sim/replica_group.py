@@ -34,7 +34,6 @@ class ReplicaGroup:
             Member(f"replica-{index:02}", gateway, self) for index, gateway in enumerate(gateways)
         ]
         self.rounds = 0
-        self.grants_written = 0
         self.reports_sent = 0
 
     def begin(self) -> None:
@@ -53,7 +52,6 @@ class ReplicaGroup:
 
     def write(self, grants: dict[str, Grant]) -> None:
         self.grants.update(grants)
-        self.grants_written += len(grants)
         self.publish()
 
     def after(self, ways: int, action: Action) -> None:

@@ -13,8 +13,6 @@ from typing import cast
 
 import uvloop
 
-TOKENS_HEADER = b"x-tokens"
-
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _EVENT = b'data: {"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" tok"}}]}\n\n'
 _CHUNK = b"%x\r\n%s\r\n" % (len(_EVENT), _EVENT)

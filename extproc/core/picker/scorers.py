@@ -17,7 +17,6 @@ from extproc.core.pool import EndpointState
 
 UNKNOWN = 0.5
 Scale = Literal["fixed", "pool"]
-Score = Callable[[EndpointState], float]
 Load = Callable[[EndpointState], float | None]
 
 

@@ -14,11 +14,6 @@ from extproc.config.endpoints import EndpointEntry
 from extproc.core.types import Endpoint, EndpointId
 
 
-def address_of(endpoint_id: EndpointId) -> str:
-    """The address in an id, of an endpoint that may have left already."""
-    return endpoint_id.rsplit("|", 2)[1]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One endpoint of the pool, and where its metrics are."""

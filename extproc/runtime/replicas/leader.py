@@ -33,7 +33,6 @@ class Allocator:
         self._settling_until = float("-inf")
         self._settling_replicas = 1
         self.rounds = 0
-        self.grants_written = 0
 
     def settle(self, replicas: int, now: float) -> None:
         """Some of so many replicas may live on their fallback, unseen: even shares only, for one lease."""
@@ -61,7 +60,6 @@ class Allocator:
         letters = {name: encode(grant) for name, grant in found.grants.items()}
         if not await self._store.write(leader, letters, forget):
             return False  # another leads now
-        self.grants_written += len(found.grants)
         return found.is_pending
 
     def _read(self, letters: Mapping[str, bytes], decode: Callable[[bytes], Letter]) -> dict[str, Letter]:
