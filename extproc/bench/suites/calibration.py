@@ -97,7 +97,7 @@ _SIZES = tuple(
     dataclasses.replace(_quick(name, clients, prompt=prompt), max_output_tokens=_UNSTATED_LIMIT)
     for name, clients, prompt in (
         ("short", 96, UniformLength(low=64, high=192)),
-        ("medium", 64, UniformLength(low=384, high=1152)),
+        ("medium", 68, UniformLength(low=384, high=1152)),
         ("long", 32, UniformLength(low=2048, high=4096)),
     )
 )
