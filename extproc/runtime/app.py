@@ -67,15 +67,13 @@ class Application:
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._rng = rng = rng or random.Random()
+        self._rng = rng or random.Random()
         self.config = config
         self.clock = clock or SystemClock()
         self.meters = Meters()
-        priorities = PriorityLabels(config.flow_control.declared_priorities)
-        self.telemetry = Telemetry(self.meters, priorities)
+        self._priorities = PriorityLabels(config.flow_control.declared_priorities)
+        self.telemetry = Telemetry(self.meters, self._priorities)
         self.telemetry.create_series({0, *config.flow_control.declared_priorities})
-        controller = FlowController(config.flow_control, rng, is_leased=config.replicas.mode == "leased")
-        self.driver = Driver(controller, self.clock, self.telemetry)
         self.health = HealthService()
         self.keeper = TaskKeeper(self._task_failed)
         self.is_draining = False
@@ -83,54 +81,73 @@ class Application:
         self.admin_port = 0
         self._failures: list[str] = []
         self._is_started = False
-        self.group: GroupMember | None = None
-        if config.replicas.mode != "single":
-            group = _join_group(config.replicas, self.driver, self.clock, lambda _: self._settle_ready())
-            if group is not None:
-                self.group = group
-                self.meters.add_source(lambda: read_group(group.status()))
         self._idle = asyncio.Event()
-        self._surroundings = build_surroundings(config.requests, rng)
+        self._admin: AdminServer | None = None
+        is_leased = config.replicas.mode == "leased"
+        controller = FlowController(config.flow_control, self._rng, is_leased=is_leased)
+        self.driver = Driver(controller, self.clock, self.telemetry)
+        self.group = self._build_group()
+        self._surroundings = build_surroundings(config.requests, self._rng)
         self._counter = self._build_counter(config)
-        self.service = ProcessorService(
-            self._surroundings,
-            self.driver,
-            self.clock,
-            self.telemetry,
-            self.keeper,
-            max_streams=config.server.max_streams,
-            count_tokens=self._counter,
-            journal=build_journal(config.logs, config.tracing),
-        )
-        self.service.on_idle = self._idle.set
+        self.service = self._build_service()
         handlers = [self.service.handler(), self.health.handler()]
         limits = config.requests.limits
         self._server, self._server_loop = build_server(config.server, limits.max_body_bytes, handlers)
         self.feed = LiveFeed(self._take_snapshot, self.clock)
-        self._admin: AdminServer | None = None
-        self.watch = PoolWatch(
-            dataclasses.replace(config.endpoints, scrape=scraping(config.endpoints.scrape, config.replicas)),
-            clock=self.clock,
-            post=self.driver.post,
-            keeper=self.keeper,
-            rng=rng,
-        )
-        self.driver.endpoint_observer = self.watch
-        self.meters.add_source(lambda: read_pool(self.watch))
+        self.watch = self._build_watch()
         self._reloader: Reloader | None = None
         if file is not None:
             self._reloader = Reloader(
                 file, config, apply=self._apply, count=self.telemetry.config_reloaded, clock=self.clock
             )
-        state = StateReader(priorities)
+        self._add_sources()
+
+    def _build_group(self) -> GroupMember | None:
+        config = self.config.replicas
+        if config.mode == "single":
+            return None
+        return _join_group(config, self.driver, self.clock, lambda _: self._settle_ready())
+
+    def _build_service(self) -> ProcessorService:
+        service = ProcessorService(
+            self._surroundings,
+            self.driver,
+            self.clock,
+            self.telemetry,
+            self.keeper,
+            max_streams=self.config.server.max_streams,
+            count_tokens=self._counter,
+            journal=build_journal(self.config.logs, self.config.tracing),
+        )
+        service.on_idle = self._idle.set
+        return service
+
+    def _build_watch(self) -> PoolWatch:
+        endpoints = self.config.endpoints
+        watch = PoolWatch(
+            dataclasses.replace(endpoints, scrape=scraping(endpoints.scrape, self.config.replicas)),
+            clock=self.clock,
+            post=self.driver.post,
+            keeper=self.keeper,
+            rng=self._rng,
+        )
+        self.driver.endpoint_observer = watch
+        return watch
+
+    def _add_sources(self) -> None:
+        """What is read from the parts whenever somebody asks for the metrics."""
+        group, admin = self.group, self.config.admin
+        if group is not None:
+            self.meters.add_source(lambda: read_group(group.status()))
+        self.meters.add_source(lambda: read_pool(self.watch))
+        state = StateReader(self._priorities)
         self.meters.add_source(lambda: state.read(self.driver.statistics(), self.driver.inspect()))
-        self.meters.add_source(lambda: read_would_have(self.driver.would_have, priorities))
+        self.meters.add_source(lambda: read_would_have(self.driver.would_have, self._priorities))
         self.meters.add_source(
             lambda: read_process(self.service.open_streams, self.is_draining, self.config_generation)
         )
-
-        if config.admin.llm_d_metrics:
-            self.meters.add_alias(PeerNames(self.meters.registry, config.admin.pool_name))
+        if admin.llm_d_metrics:
+            self.meters.add_alias(PeerNames(self.meters.registry, admin.pool_name))
 
     @property
     def config_generation(self) -> int:
