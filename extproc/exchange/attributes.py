@@ -73,7 +73,7 @@ def read_hints(
     limits, priority = config.limits, config.priority
     max_ttl_ms = int(limits.max_ttl_s * 1000)
     fairness_id = read.text(names.FAIRNESS_ID)
-    if fairness_id is not None and len(fairness_id) > limits.max_fairness_id_bytes:
+    if fairness_id is not None and len(fairness_id.encode()) > limits.max_fairness_id_bytes:
         read.ignored.append(names.FAIRNESS_ID[0])
         fairness_id = None
     ttl_ms = read.integer((names.TTL_MS,), 1, max_ttl_ms)

@@ -20,6 +20,7 @@ from compose_spec.models import ComposeSpecification
 from extproc.config.envoy_limits import EnvoyNeeds, check_envoy
 from extproc.config.schema import load_config
 from extproc.config.yaml_source import parse_yaml
+from extproc.core.concurrency import ConcurrencyDetectorConfig
 from extproc.stack.local import envoy_binary
 from tests.support.compose import ROOT, compose, container_options, mounts, on_host, services, start_order
 from tests.support.waiting import wait_for
@@ -74,6 +75,26 @@ def test_services_have_health_checks_no_rights_and_a_restart_policy(name: str) -
     for needed, how in service.get("depends_on", {}).items():
         assert how["condition"] == "service_healthy"
         assert "healthcheck" in ALL[needed]
+
+
+@pytest.mark.parametrize("name", ["emulator", "vllm-gpu", "vllm-cpu"])
+def test_field_bug_082_the_gate_counts_as_many_slots_as_the_servers_have(name: str) -> None:
+    """With fewer in the server, requests would wait inside it and the gate would never close."""
+    detector = load_config(ROOT / "deploy/compose/extproc/extproc.yaml").flow_control.detector
+    assert isinstance(detector, ConcurrencyDetectorConfig)
+    command = ALL[name]["command"]
+    assert command[command.index("--max-num-seqs") + 1] == str(detector.max_concurrency)
+
+
+def test_the_model_cache_belongs_to_who_writes_it() -> None:
+    """A new volume takes the owner of the image's folder; without one it is root's."""
+    text = (ROOT / "deploy/Dockerfile.vllm-cpu").read_text()
+    (mount,) = mounts(ALL["vllm-cpu"])
+    folder = re.search(r"HF_HOME=(\S+)", text)
+    assert folder is not None
+    assert f"mkdir {folder[1]} && chown vllm:vllm {folder[1]}" in text
+    others = {one.source for name in ALL if name != "vllm-cpu" for one in mounts(ALL[name])}
+    assert mount.source not in others
 
 
 def test_the_start_order_has_no_circle() -> None:

@@ -47,6 +47,7 @@ def test_times() -> None:
         ("x_priority", "1001"),
         ("x_expected_output_tokens", "-3"),
         ("x_llm_d_inference_fairness_id", "a" * 129),
+        ("x_llm_d_inference_fairness_id", "é" * 65),
     ],
 )
 def test_nonsense_is_ignored_and_named(header: str, value: str) -> None:
