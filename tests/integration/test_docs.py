@@ -124,6 +124,7 @@ def test_the_limits_page_tells_the_defaults_that_are_in_force() -> None:
         config.requests.limits,
         config.requests.priority,
     )
+    ping = config.server.keepalive
     defaults = {
         "requests.limits.max_body_bytes": f"{limits.max_body_bytes >> 20} MiB",
         "server.max_streams": f"{config.server.max_streams:,}",
@@ -134,6 +135,7 @@ def test_the_limits_page_tells_the_defaults_that_are_in_force() -> None:
         "requests.limits.max_ttl_s": f"{limits.max_ttl_s:,.0f} s",
         "requests.limits.max_headers": f"{limits.max_headers}",
         "requests.limits.max_fairness_id_bytes": f"{limits.max_fairness_id_bytes} bytes",
+        "server.keepalive.ping_interval_s": f"{ping.ping_interval_s:.0f} s + {ping.ping_timeout_s:.0f} s",
         "requests.priority.minimum": f"{priority.minimum} to {priority.maximum}",
         "tenants as metric labels": str(MAX_FAIRNESS_LABELS),
         "models as metric labels": str(MAX_MODEL_LABELS),
