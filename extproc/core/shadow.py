@@ -158,6 +158,8 @@ class Shadow:
         served_at = self._served_at.pop(event.request_id, None)
         if served_at is not None:
             self._served[served_at] -= 1
+            if not self._served[served_at]:
+                del self._served[served_at]
         self._settle(event, served_at, now)
 
     def _settle(self, event: RequestFinished, served_at: EndpointId | None, now: float) -> None:

@@ -128,6 +128,8 @@ def test_observing_never_holds_a_request_and_its_counts_add_up(
     run.end()
     check(run)
     assert run.shadow.is_idle
+    kept = ("_served_at", "_served", "_places", "_places_at", "_waiting", "_stands_for", "_ends_with")
+    assert not any(getattr(run.shadow, name) for name in kept), "nothing is kept of what is over"
     statistics = run.controller.statistics()
     assert (statistics.queued_requests, statistics.inflight_requests) == (0, 0)
 
