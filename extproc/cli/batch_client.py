@@ -253,7 +253,11 @@ def _print_batch(batch: JsonObject, as_json: bool) -> None:
 
 
 def _table(batches: list[JsonObject]) -> Table:
-    table = Table("batch", "status", "done", "failed", "total", "in flight", "evictions", "redone tokens")
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1))
+    for heading in ("batch", "status"):
+        table.add_column(heading, no_wrap=True)  # the id is what the other commands want
+    for heading in ("done", "failed", "total", "in\nflight", "evicted", "redone\ntokens"):
+        table.add_column(heading, justify="right", overflow="fold")
     for batch in batches:
         counts, more = batch["request_counts"], batch.get("extproc", {})
         totals = more.get("totals", {})

@@ -64,6 +64,8 @@ async def test_submit_wait_status_results_and_tail(api: str, tmp_path: Path) -> 
     ids = [json.loads(line)["custom_id"] for line in target.read_text().splitlines()]
     assert ids == [f"r{number}" for number in range(5)]
     assert [one["id"] for one in json.loads(listed)] == [batch["id"]]
+    _, shown, _ = await extproc("status", "--api", api)
+    assert batch["id"] in shown, "a terminal of 80 columns must show what other commands want"
     assert sorted(json.loads(line)["custom_id"] for line in tailed.splitlines()) == ids
 
 
