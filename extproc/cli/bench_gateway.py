@@ -86,7 +86,9 @@ def as_dict(result: GatewayResult) -> dict[str, object]:
 
 def _print(result: GatewayResult) -> None:
     table = Table(
-        "arm", "chunks", "concurrency", "req/s", "p50 ms", "p99 ms", "CPU us: envoy", "processor", "failed"
+        *("arm", "chunks", "open", "req/s", "p50\nms", "p99\nms", "CPU us:\nenvoy", "\nprocessor", "failed"),
+        box=None,
+        padding=(0, 2, 0, 0),
     )
     for row in result.rows:
         cpu = row.cpu_us

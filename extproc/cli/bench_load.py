@@ -213,17 +213,17 @@ def _report(result: LoadResult, as_json: bool) -> None:
 
 
 def _print_table(by_class: dict[str, ClassSummary]) -> None:
-    table = Table(box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     for column in (
-        "class", "requests", "completed", "rejected", "evicted", "failed", "TTFT p50", "p95", "p99",
-        "TPOT p50", "tokens/s",
+        "class", "sent", "done", "refused", "evicted", "failed", "TTFT p50\nms", "p95\nms", "p99\nms",
+        "TPOT p50\nms", "tokens\n/s",
     ):  # fmt: skip
-        table.add_column(column, justify="left" if column == "class" else "right")
+        table.add_column(column, justify="left" if column == "class" else "right", no_wrap=True)
     for name, summary in by_class.items():
         label = f"{name} (closed loop)" if summary.is_closed_loop else name
         counts = (summary.requests, summary.completed, summary.rejected, summary.evicted, summary.failed)
         times = (summary.ttft.p50_s, summary.ttft.p95_s, summary.ttft.p99_s, summary.tpot.p50_s)
-        shown = ["–" if math.isnan(value) else f"{value * 1000:.1f} ms" for value in times]
+        shown = ["–" if math.isnan(value) else f"{value * 1000:.1f}" for value in times]
         table.add_row(label, *map(str, counts), *shown, f"{summary.output_tokens_per_s:.0f}")
     Console().print(table)
 
