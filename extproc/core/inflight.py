@@ -6,11 +6,13 @@ at release, so they return to zero whatever the order of events.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from extproc.core.footprint import NO_FOOTPRINT, Footprint
 from extproc.core.pool import EndpointState
 from extproc.core.types import Request, RequestId
+
+_REQUESTS, _TOKENS, _KV_TOKENS = 0, 1, 2
 
 
 class InflightRequest:
@@ -46,6 +48,7 @@ class InflightLedger:
     def __init__(self) -> None:
         self._entries: dict[RequestId, InflightRequest] = {}
         self._by_priority: dict[int, Footprint] = {}
+        self._by_place: dict[int, dict[EndpointState, list[int]]] = {}
         self._sequence = 0
 
     def __len__(self) -> int:
@@ -64,6 +67,10 @@ class InflightLedger:
         """Priorities that have something in flight, in no order."""
         return iter(self._by_priority)
 
+    def places(self) -> Iterator[tuple[int, Mapping[EndpointState, Sequence[int]]]]:
+        """For each priority: requests, tokens and KV tokens in flight on each endpoint that has some."""
+        return iter(self._by_place.items())
+
     def book(
         self, request: Request, endpoint: EndpointState, footprint: Footprint, now: float
     ) -> InflightRequest:
@@ -71,7 +78,7 @@ class InflightLedger:
         entry = InflightRequest(request, endpoint, footprint, self._sequence, now)
         self._entries[request.id] = entry
         self._count(request.priority, footprint, 1)
-        _load(entry, 1)
+        self._load(entry, 1)
         endpoint.last_dispatch_at = now
         return entry
 
@@ -80,9 +87,9 @@ class InflightLedger:
         if entry.revoked_at is not None:
             _load_revoked(entry.endpoint, entry.footprint, -1)
             _load_revoked(endpoint, entry.footprint, 1)
-        _load(entry, -1)
+        self._load(entry, -1)
         entry.endpoint = endpoint
-        _load(entry, 1)
+        self._load(entry, 1)
 
     def mark_revoked(self, entry: InflightRequest, now: float) -> None:
         entry.revoked_at = now
@@ -94,6 +101,7 @@ class InflightLedger:
         if not taken.tokens:
             return taken
         entry.endpoint.tokens -= taken.tokens
+        self._by_place[entry.request.priority][entry.endpoint][_TOKENS] -= taken.tokens
         if entry.revoked_at is not None:
             entry.endpoint.revoked_tokens -= taken.tokens
         self._count(entry.request.priority, taken, -1)
@@ -108,7 +116,7 @@ class InflightLedger:
         if entry.revoked_at is not None:
             _load_revoked(entry.endpoint, entry.footprint, -1)
         self._count(entry.request.priority, entry.footprint, -1)
-        _load(entry, -1)
+        self._load(entry, -1)
         return entry
 
     def _count(self, priority: int, footprint: Footprint, sign: int) -> None:
@@ -119,17 +127,32 @@ class InflightLedger:
         else:
             del self._by_priority[priority]
 
-
-def _load(entry: InflightRequest, sign: int) -> None:
-    endpoint, footprint = entry.endpoint, entry.footprint
-    endpoint.requests += sign * footprint.requests
-    endpoint.tokens += sign * footprint.tokens
-    endpoint.kv_tokens += sign * footprint.kv_tokens
-    endpoint.prompt_tokens += sign * entry.request.prompt_tokens
-    if endpoint.requests:
-        endpoint.dispatch_times += sign * entry.dispatched_at
-    else:
-        endpoint.dispatch_times = 0.0  # exact again, whatever rounding has left
+    def _load(self, entry: InflightRequest, sign: int) -> None:
+        endpoint, footprint = entry.endpoint, entry.footprint
+        requests, tokens = sign * footprint.requests, sign * footprint.tokens
+        kv_tokens = sign * footprint.kv_tokens
+        endpoint.requests += requests
+        endpoint.tokens += tokens
+        endpoint.kv_tokens += kv_tokens
+        endpoint.prompt_tokens += sign * entry.request.prompt_tokens
+        if endpoint.requests:
+            endpoint.dispatch_times += sign * entry.dispatched_at
+        else:
+            endpoint.dispatch_times = 0.0  # exact again, whatever rounding has left
+        places = self._by_place.get(entry.request.priority)
+        if places is None:
+            places = self._by_place[entry.request.priority] = {}
+        load = places.get(endpoint)
+        if load is None:
+            places[endpoint] = [requests, tokens, kv_tokens]
+            return
+        load[_REQUESTS] += requests
+        load[_TOKENS] += tokens
+        load[_KV_TOKENS] += kv_tokens
+        if not load[_REQUESTS]:
+            del places[endpoint]
+            if not places:
+                del self._by_place[entry.request.priority]
 
 
 def _load_revoked(endpoint: EndpointState, footprint: Footprint, sign: int) -> None:

@@ -1,6 +1,6 @@
 """What a replica tells the allocator of its pool: demand and whole capacities, from the books.
 
-Reads only. Costs a walk over the bookings; it runs a few times a second, never per request.
+Reads only: one row for each priority and endpoint that has something in flight.
 """
 
 from __future__ import annotations
@@ -15,21 +15,18 @@ from extproc.core.queues import RequestQueues
 def replica_demand(queues: RequestQueues, books: Books) -> ReplicaDemand:
     """In-flight load by priority and address, and what waits. Victims count until their streams end."""
     counts_kv = books.policies.detector.counts_kv
-    indices: dict[str, int] = {}
-    loads: dict[int, dict[int, list[int]]] = {}
-    for entry in books.ledger:
-        index = indices.setdefault(entry.endpoint.address, len(indices))
-        load = loads.setdefault(entry.request.priority, {}).setdefault(index, [0, 0])
-        load[0] += 1
-        load[1] += _tokens(entry.footprint, counts_kv)
-    positions = range(len(indices))
-    in_use = {
-        priority: BandUse(
-            [load[index][0] if index in load else 0 for index in positions],
-            [load[index][1] if index in load else 0 for index in positions],
-        )
-        for priority, load in loads.items()
-    }
+    places = list(books.ledger.places())
+    addresses = dict.fromkeys(endpoint.address for _, loads in places for endpoint in loads)
+    indices = {address: index for index, address in enumerate(addresses)}
+    in_use = {}
+    for priority, loads in places:
+        slots, tokens = [0] * len(indices), [0] * len(indices)
+        for endpoint, (requests, weight, kv_tokens) in loads.items():
+            # Two endpoints may have one address for a while: a server that came back under another name.
+            index = indices[endpoint.address]
+            slots[index] += requests
+            tokens[index] += kv_tokens if counts_kv else weight
+        in_use[priority] = BandUse(slots, tokens)
     waiting = [
         _waiting(queues.bands[priority], counts_kv)
         for priority in queues.active_priorities()

@@ -7,6 +7,7 @@ it looks into the controller only through `statistics()`.
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
@@ -420,8 +421,26 @@ class ControllerMachine(RuleBasedStateMachine):
             if not given_up:
                 assert endpoint.inflight_requests == len(mine)
         self.saturation_agrees(statistics)
+        self.report_agrees_with_the_bookings()
         outcomes = sum(count for band in statistics.bands for count in band.outcomes.values())
         assert outcomes == len(self.known) - len(self.queued)
+
+    def report_agrees_with_the_bookings(self) -> None:
+        """What other replicas are told is what a walk over the bookings gives."""
+        books = self.controller._books
+        counts_kv = books.policies.detector.counts_kv
+        expected: Counter[tuple[int, str, str]] = Counter()
+        for entry in books.ledger:
+            tokens = entry.footprint.kv_tokens if counts_kv else entry.footprint.tokens
+            expected[entry.request.priority, entry.endpoint.address, "slots"] += 1
+            expected[entry.request.priority, entry.endpoint.address, "tokens"] += tokens
+        demand = self.controller.replica_demand()
+        told: Counter[tuple[int, str, str]] = Counter()
+        for priority, use in demand.in_use.items():
+            for address, slots, tokens in zip(demand.addresses, use.slots, use.tokens, strict=True):
+                told[priority, address, "slots"] += slots
+                told[priority, address, "tokens"] += tokens
+        assert +told == +expected
 
     def saturation_agrees(self, statistics: Statistics) -> None:
         """The running sums of the concurrency detector equal its formula, and never drift from it."""
