@@ -14,6 +14,7 @@ from dataclasses import replace
 from extproc.batch.inputs import OFFSET, InputReader
 from extproc.batch.intake import IntakeLimits
 from extproc.batch.job import FileId, Job, JobState, LineError
+from extproc.batch.outage import Outage
 from extproc.batch.outputs import write_outputs
 from extproc.batch.stores.contract import INDEX_PURPOSE, FileRecord, JobStore, StoreUnavailableError
 from extproc.batch.validation import InputCheck, run_check
@@ -47,6 +48,7 @@ class Lifecycle:
         self._new_token = new_token
         self._on_started = on_started
         self._inputs = InputReader(store)
+        self._outage = Outage("jobs can't be looked after")
         self._wake = asyncio.Event()
 
     def nudge(self) -> None:
@@ -60,7 +62,9 @@ class Lifecycle:
                 for job in await self._store.list_open_jobs():
                     await self._look_after_alone(job)
             except StoreUnavailableError as error:
-                logger.warning("jobs can't be looked after: %s", error)
+                self._outage.failed(error)
+            else:
+                self._outage.succeeded()
             try:
                 async with asyncio.timeout(_INTERVAL_S):
                     await self._wake.wait()

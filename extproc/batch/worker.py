@@ -16,6 +16,7 @@ from extproc.batch.inputs import InputReader
 from extproc.batch.job import ItemKey, Job, JobId
 from extproc.batch.journal import Journal, Lease
 from extproc.batch.meters import BatchMeters
+from extproc.batch.outage import Outage
 from extproc.batch.planner import Disruption, RetryPolicy, Window
 from extproc.batch.stores.contract import Claimed, JobStore, Return, StoreUnavailableError
 from extproc.batch.turn import Tools, Turn, TurnEnd
@@ -71,7 +72,8 @@ class Worker:
         self._active: dict[ItemKey, _Active] = {}
         self._jobs: dict[JobId, Job] = {}
         self._hold_until = 0.0
-        self._is_store_away = False
+        self._no_claims = Outage("nothing can be claimed")
+        self._no_renewals = Outage("leases can't be renewed")
         self._wake = asyncio.Event()
         self._is_stopping = False
         self._failure: BaseException | None = None
@@ -120,11 +122,9 @@ class Worker:
                     claimed = await self._store.claim(room, self._config.worker.lease_s)
                 except StoreUnavailableError as error:
                     self._meters.store_failures.inc()
-                    if not self._is_store_away:
-                        logger.warning("nothing can be claimed (said once until it can be): %s", error)
-                    self._is_store_away = True
+                    self._no_claims.failed(error)
                 else:
-                    self._is_store_away = False
+                    self._no_claims.succeeded()
             for one in claimed:
                 self._begin(one)
             await self._wait_for_change()
@@ -238,8 +238,9 @@ class Worker:
                 lost = await self._store.renew(held, self._config.worker.lease_s) if held else set()
             except StoreUnavailableError as error:
                 self._meters.store_failures.inc()
-                logger.warning("leases can't be renewed: %s", error)
+                self._no_renewals.failed(error)
                 continue
+            self._no_renewals.succeeded()
             tokens = dict(held)
             for key in lost:
                 active = self._active.get(key)

@@ -176,6 +176,41 @@ def test_capacity_holds_at_every_moment_of_any_interleaving(
 
 
 @settings(max_examples=100, deadline=None)
+@given(st.integers(2, 5), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_a_store_that_fails_over_and_loses_its_last_writes_is_consistent_again_after_a_period(
+    count: int, endpoints: int, rng: random.Random
+) -> None:
+    """Reports and grants go back to an earlier state; what moved since may be used twice, not refilled."""
+    group = Group(pool(endpoints, 16), count)
+    for replica in group.replicas.values():
+        replica.waiting[rng.choice([-1, 10])] = rng.randrange(0, 40)
+    for _ in range(rng.randrange(3)):
+        group.period()
+    kept = dict(group.written), dict(group.reports)
+    for _ in range(rng.randrange(1, 4)):
+        for replica in group.replicas.values():
+            for key in list(replica.inflight):
+                replica.inflight[key] -= rng.randint(0, replica.inflight[key])
+            replica.waiting[rng.choice([-1, 10])] += rng.randrange(0, 20)
+        group.period()
+    group.written, group.reports = dict(kept[0]), dict(kept[1])
+    if rng.random() < 0.5:
+        group.allocate()  # before anybody has reported
+    group.period()
+    used = [sum(replica.used(address) for replica in group.replicas.values()) for address in group.capacity]
+    group.period()
+    for address, before in zip(group.capacity, used, strict=True):
+        now = sum(replica.used(address) for replica in group.replicas.values())
+        assert now <= max(before, 16)
+    for replica in group.replicas.values():
+        replica.inflight.clear()
+        replica.dispatch()
+    group.period()
+    group.period()
+    group.check_capacity()
+
+
+@settings(max_examples=100, deadline=None)
 @given(capacities, st.integers(1, 5), st.randoms(use_true_random=False))
 def test_targets_never_sum_above_capacity_less_ghosts(
     capacity: dict[str, Credits], count: int, rng: random.Random

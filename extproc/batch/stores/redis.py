@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from extproc.batch.job import (
@@ -65,6 +67,7 @@ class RedisStore:
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
         )
+        self._pool = pool
         self._redis: Redis = Redis.from_pool(pool)
         self._scripts: dict[str, AsyncScript] = {}
         self._uploads: dict[FileId, bytearray] = {}
@@ -81,6 +84,10 @@ class RedisStore:
         try:
             return await call()
         except (RedisError, OSError, TimeoutError) as error:
+            if isinstance(error, (RedisConnectionError, OSError)):
+                # The idle connections are broken, too: each would fail a call after the server is back.
+                with suppress(RedisError, OSError):
+                    await self._pool.disconnect(inuse_connections=False)
             raise StoreUnavailableError(f"the Redis store failed: {error or type(error).__name__}") from error
 
     async def _script(self, source: str, *values: Any) -> Any:

@@ -27,6 +27,7 @@ from tests.support.batch_app import (
 )
 from tests.support.redis_server import RedisServer, find_redis_server
 from tests.support.scripted_engine import ScriptedEngine, one_token, refusal
+from tests.support.waiting import eventually
 
 
 def lines(count: int, tokens: int = 1) -> bytes:
@@ -207,6 +208,59 @@ async def test_field_bug_136_four_workers_share_a_job_without_sending_twice(
     assert batch["request_counts"] == {"total": 400, "completed": 400, "failed": 0}
     assert set(seen.values()) == {1}
     assert len(seen) == 400
+
+
+async def test_field_bug_106_a_store_that_is_away_is_said_once_by_each_loop(
+    redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For many tries of every loop; the work that was running ends as if nothing had happened."""
+    store = RedisStoreConfig(url=redis_server.url, prefix="away")
+    content = b"".join(
+        batch_line(str(n), COMPLETIONS, {"prompt": "x", "max_tokens": 800, "ignore_eos": True})
+        for n in range(4)
+    )
+    caplog.set_level("INFO", logger="extproc.batch")
+    with emulator(tmp_path, "--speed", "0.5") as port:
+        config = fast_config(f"http://127.0.0.1:{port}", store, lease_s=9.0)
+        async with running(config) as app, BatchesClient(f"http://127.0.0.1:{app.api_port}") as client:
+            (tmp_path / "in.jsonl").write_bytes(content)
+            file = await client.upload(tmp_path / "in.jsonl")
+            batch = await client.create(file["id"], COMPLETIONS, "1h")
+            await eventually(lambda: app.metric("extproc_batch_output_tokens_total") > 0, poll_s=0.05)
+            redis_server.kill()
+            told = ["nothing can be claimed", "leases can't be renewed", "jobs can't be looked after"]
+            await eventually(lambda: all(what in caplog.text for what in told), poll_s=0.05)
+            failed = app.metric("extproc_batch_store_failures_total")
+            await eventually(
+                lambda: app.metric("extproc_batch_store_failures_total") > failed + 10, poll_s=0.05
+            )
+            await asyncio.to_thread(redis_server.start)
+            ended = await wait_for_end(client, batch["id"], 30)
+            await eventually(lambda: "the store is back (nothing can be claimed)" in caplog.text, poll_s=0.05)
+    assert ended["request_counts"] == {"total": 4, "completed": 4, "failed": 0}
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    for what in told:
+        assert sum(message.startswith(what) for message in warnings) == 1, what
+
+
+async def test_field_bug_137_waiting_for_a_place_outlives_the_lease(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """No answer has begun after three leases: nobody else takes the request, and it is sent once."""
+    seen: list[float] = []
+
+    async def reply(number: int, request: web.Request) -> web.StreamResponse:
+        seen.append(number)
+        await asyncio.sleep(3 * 0.8)
+        return await one_token(request)
+
+    store = RedisStoreConfig(url=redis_server.url, prefix="queued")
+    async with ScriptedEngine(reply).running() as url:
+        config = fast_config(url, store, lease_s=0.8)
+        async with running(config, has_api=False):
+            batch, results = await run_job(config, COMPLETIONS, lines(1))
+    assert len(results) == len(seen) == 1
+    assert batch["extproc"]["totals"]["attempts"] == 1
 
 
 async def test_field_bug_137_long_answers_outlive_their_lease(
