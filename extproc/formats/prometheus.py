@@ -31,6 +31,7 @@ _LABEL_SET = rb'\{(?:[^"}]|"(?:[^"\\]|\\.)*+")*+\}'
 _SAMPLE = re.compile(rb"([^\s{#]++)\s*+(" + _LABEL_SET + rb")?+\s*+(\S++)(?:\s++[-+\d.]++)?+\s*+(?:#.*+)?+$")
 _LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*+)\s*+=\s*+"((?:[^"\\]|\\.)*+)"')
 _NAME = re.compile(rb"[\s{]")
+_AFTER_NAME = b" \t\n\r\f\v{"
 _ESCAPE = re.compile(rb"\\(.)")
 
 
@@ -130,11 +131,12 @@ class _Family:
 class PageFeed:
     """One page, piece by piece, in bounded memory: only an unfinished line is kept."""
 
-    __slots__ = ("_collector", "_is_skipping", "_prefixes", "_tail")
+    __slots__ = ("_collector", "_heads", "_is_skipping", "_prefixes", "_tail")
 
     def __init__(self, collector: _Collector, prefixes: tuple[bytes, ...]) -> None:
         self._collector = collector
         self._prefixes = prefixes
+        self._heads = [b"\n" + name for name in dict.fromkeys(prefixes)]
         self._tail = b""
         self._is_skipping = False
 
@@ -147,10 +149,10 @@ class PageFeed:
         if not self._is_skipping:
             self._take(self._tail + first)
         self._tail, self._is_skipping = b"", False
-        *lines, last = rest.split(b"\n")
-        for line in lines:
-            self._take(line)
-        self._keep(last)
+        end = rest.rfind(b"\n") + 1
+        if end:
+            self._take_wanted(b"\n" + rest[:end])
+        self._keep(rest[end:])
 
     def finish(self) -> EngineMetrics:
         """The figures; a last line without a line end counts."""
@@ -162,6 +164,20 @@ class PageFeed:
     def _take(self, line: bytes) -> None:
         if line.startswith(self._prefixes):
             self._collector.take(line)
+
+    def _take_wanted(self, text: bytes) -> None:
+        """Find the wanted lines of whole ones (behind a line end each): a large page is mostly others', and
+        to look at every line would hold the event loop up."""
+        collector = self._collector
+        for name in self._heads:
+            at = text.find(name)
+            while at >= 0:
+                end = text.index(b"\n", at + 1)
+                if text[at + len(name)] in _AFTER_NAME:
+                    collector.take(text[at + 1 : end])
+                    if collector.is_full(name[1:]):
+                        break
+                at = text.find(name, end)
 
     def _keep(self, piece: bytes) -> None:
         if self._is_skipping:
@@ -218,6 +234,10 @@ class _Collector:
         series = self._samples.setdefault(name, [])
         if len(series) < _MAX_SERIES:
             series.append(_Sample(labels, value))
+
+    def is_full(self, name: bytes) -> bool:
+        """No more series of this family are read."""
+        return len(self._samples.get(name, ())) >= _MAX_SERIES
 
     def finish(self) -> EngineMetrics:
         """Join the series of all engines."""
