@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.batch.planner import Circuit, Disruption, RetryPolicy, Window, interpret_end, line_deadline
+from extproc.batch.planner import (
+    Circuit,
+    Disruption,
+    RetryPolicy,
+    Window,
+    interpret_end,
+    is_away,
+    line_deadline,
+)
 from extproc.client.answers import EndKind, StreamEnd
 from extproc.config.batch import RetryConfig, WindowConfig
 
@@ -179,3 +187,28 @@ def test_a_line_is_never_due_after_its_job_nor_much_before(
 def test_a_line_whose_own_deadline_has_passed_has_what_is_left_of_its_job() -> None:
     assert line_deadline(1_000.0, 100.0, 1, 500, wall_time=999.4) == pytest.approx(999.501)
     assert line_deadline(1_000.0, 100.0, 1, 500, wall_time=999.6) == 1_000.0
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (end(EndKind.FINISHED), False),
+        (end(EndKind.REFUSED, 503), True),
+        (end(EndKind.REFUSED, 429), True),
+        (end(EndKind.REFUSED, 404), False),
+        (end(EndKind.REFUSED, 500), False),
+        (end(EndKind.UNREACHABLE, 0), True),
+        (end(EndKind.TIMED_OUT), True),
+    ],
+)
+def test_a_server_that_may_answer_later_is_away(ended: StreamEnd, expected: bool) -> None:
+    assert is_away(ended) is expected
+
+
+def test_a_probe_that_was_not_sent_leaves_the_place_to_another() -> None:
+    circuit = Circuit(RetryPolicy(RetryConfig(base_s=1.0, cap_s=1.0)), Random(1), threshold=1)
+    circuit.on_unreachable(0.0)
+    assert circuit.admits(5.0)
+    assert not circuit.admits(5.0)
+    circuit.on_unused()
+    assert circuit.admits(5.0)
