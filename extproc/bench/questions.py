@@ -32,13 +32,15 @@ from extproc.bench.suites.kv_bound import BURSTS_OF_64, KV_RESERVE_BOUNDS, reser
 class Question:
     """One question; `text` and the plot are made from the results of `suite`.
 
-    `slug` names the plot's file. `draw` None: the text names its own plot.
+    `slug` names the plot's file. `draw` None: the text names its own plot. `scenarios` are cells that show it,
+    as files in config/scenarios.
     """
 
     title: str
     slug: str
     suite: str
     text: Callable[[SuiteResults], str]
+    scenarios: tuple[str, ...]
     draw: Callable[[SuiteResults], str] | None = None
 
     def plot(self, suites: Sequence[SuiteResults]) -> str:
@@ -51,7 +53,8 @@ class Question:
         found = self._results(suites)
         body = f"Not run: `extproc bench run {self.suite} --out DIR`." if found is None else self.text(found)
         image = f"![{self.title}](plots/question-{self.slug}.svg)\n\n" if self.plot(suites) else ""
-        return f"### {self.title}\n\n{image}{body}\n"
+        files = ", ".join(f"`config/scenarios/{name}.yaml`" for name in self.scenarios)
+        return f"### {self.title}\n\n{image}{body}\n\nTo look into it: `extproc simulate` with {files}.\n"
 
     def _results(self, suites: Sequence[SuiteResults]) -> SuiteResults | None:
         return next((results for results in suites if results.suite.name == self.suite), None)
@@ -220,6 +223,7 @@ OPEN_QUESTIONS: tuple[Question, ...] = (
         slug="hybrid",
         suite="holdback-hybrid",
         text=_hybrid,
+        scenarios=("question-hybrid-eviction", "question-hybrid-holdback"),
         draw=question_plots.hybrid,
     ),
     Question(
@@ -227,6 +231,7 @@ OPEN_QUESTIONS: tuple[Question, ...] = (
         slug="deadlines",
         suite="batch-deadlines",
         text=_deadlines,
+        scenarios=("question-deadlines-fcfs", "question-deadlines-edf"),
         draw=question_plots.deadlines,
     ),
     Question(
@@ -234,14 +239,22 @@ OPEN_QUESTIONS: tuple[Question, ...] = (
         slug="token-cap",
         suite="holdback-tokens",
         text=_token_cap,
+        scenarios=("question-token-cap",),
         draw=question_plots.token_cap,
     ),
-    Question(title="The one 503 in 1,440", slug="one-503", suite="holdback-tokens", text=_refusal),
+    Question(
+        title="The one 503 in 1,440",
+        slug="one-503",
+        suite="holdback-tokens",
+        text=_refusal,
+        scenarios=("question-one-503",),
+    ),
     Question(
         title="How much work is lost without resume?",
         slug="no-resume",
         suite="no-resume",
         text=_gap,
+        scenarios=("question-no-resume",),
         draw=question_plots.lost_work,
     ),
     Question(
@@ -249,6 +262,7 @@ OPEN_QUESTIONS: tuple[Question, ...] = (
         slug="bursts-of-64",
         suite="kv-bound-32b",
         text=_bursts_of_64,
+        scenarios=("question-bursts-of-64",),
         draw=question_plots.bursts_of_64,
     ),
 )

@@ -12,7 +12,7 @@ def one_503(emulated: IdleReuseFigures, real: IdleReuseFigures, *, refused: int,
             f"In virtual time {refused} of {sent:,} interactive requests of this suite were refused (tokens "
             "mode, all loads and arms): flow control has no cause for it. So each cause outside it was made "
             "to happen over real sockets, through Envoy and extproc (`extproc bench idle-reuse`, about six "
-            "minutes; scenario `config/scenarios/question-one-503.yaml`):",
+            "minutes):",
             _suspects(emulated),
             "An eviction is ruled out: before response headers its answer is a 429. Three causes give a 503: "
             "an empty pool, a server that is gone or refuses, and one that needs no fault at all. vLLM's API "

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+import yaml
 
 from extproc.bench.outcome import RunOutcome
 from extproc.bench.questions import OPEN_QUESTIONS, Question
@@ -15,6 +16,7 @@ from extproc.bench.suites.catalogue import SUITES
 from tests.unit.bench.runs import batch, interactive
 
 DOCS = Path("docs")
+SCENARIOS = Path("config") / "scenarios"
 
 
 def _results(name: str) -> SuiteResults:
@@ -43,6 +45,14 @@ def _results(name: str) -> SuiteResults:
 def test_every_question_has_a_plot_that_the_page_shows(question: Question) -> None:
     assert (DOCS / "plots" / f"question-{question.slug}.svg").exists()
     assert f"plots/question-{question.slug}.svg" in (DOCS / "reproduction.md").read_text()
+
+
+@pytest.mark.parametrize("question", OPEN_QUESTIONS, ids=lambda question: question.slug)
+def test_every_question_names_scenario_files_of_its_suite(question: Question) -> None:
+    assert question.scenarios
+    for name in question.scenarios:
+        scenario = yaml.safe_load((SCENARIOS / f"{name}.yaml").read_text())
+        assert scenario["name"].startswith(f"{question.suite}: ")
 
 
 @pytest.mark.parametrize("question", [q for q in OPEN_QUESTIONS if q.draw], ids=lambda q: q.slug)
