@@ -32,8 +32,8 @@ from extproc.bench.suites.kv_bound import BURSTS_OF_64, KV_RESERVE_BOUNDS, reser
 class Question:
     """One question; `text` and the plot are made from the results of `suite`.
 
-    `slug` names the plot's file. `draw` None: the text names its own plot. `scenarios` are cells that show it,
-    as files in config/scenarios.
+    `slug` names the plot's file. `draw` None: the text names its own plot. `scenarios` are cells that show
+    it, as files in config/scenarios.
     """
 
     title: str

@@ -32,8 +32,8 @@ How to read it:
 One coefficient file per hardware (`config/hardware/`, with its fit and residuals), nothing tuned per suite.
 Seed 002 names neither its model nor its request sizes nor its rates: most of its figures have a band of a
 factor of three, and the loads that its orderings need were looked for: they show that the seed's statement
-can come about, not that it must. In ten fresh random seeds the orderings of both reports held ten times, three of
-seed 002 nine times (prefix-aware routing slows standard traffic; the two of mixed-production).
+can come about, not that it must. In ten fresh random seeds the orderings of both reports held ten times,
+three of seed 002 nine times (prefix-aware routing slows standard traffic; the two of mixed-production).
 """
 
 
