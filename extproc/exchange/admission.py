@@ -13,12 +13,19 @@ from msgspec.structs import replace
 from extproc.core.types import Request, RequestId
 from extproc.exchange.attributes import HeaderHints, resolve_priority
 from extproc.exchange.refusals import Refusal, refuse_malformed
-from extproc.exchange.settings import EnginePriority, ExchangeConfig, ModelRewrite, RewriteTarget, Strictness
+from extproc.exchange.settings import (
+    EnginePriority,
+    ExchangeConfig,
+    ModelRewrite,
+    PriorityConfig,
+    RewriteTarget,
+    Strictness,
+)
 from extproc.exchange.tokens import TokenEstimator
 from extproc.formats.openai import ApiKind, BodyProblem, ParsedBody, parse_body
 from extproc.formats.prefix import prefix_hashes
 from extproc.formats.prompt import EMPTY, PromptSize
-from extproc.formats.splice import splice_members
+from extproc.formats.splice import is_too_fine, splice_members
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -63,10 +70,7 @@ class Admitter:
         model = self._target_model(client_model, hints)
         priority = resolve_priority(self._config.priority, hints, parsed.priority, client_model)
         if priority is None:
-            allowed = self._config.priority
-            return refuse_malformed(
-                f"priority must lie between {allowed.minimum} and {allowed.maximum}", "priority"
-            )
+            return _refuse_priority(self._config.priority)
         request = Request(
             id=request_id,
             priority=priority,
@@ -86,6 +90,8 @@ class Admitter:
             is_streaming=parsed.is_streaming,
         )
         changes = self._changes(parsed, model)
+        if changes and is_too_fine(body):
+            return _refuse_change(changes)
         return Admission(request=request, client_model=client_model, changes=changes, prompt=parsed.prompt)
 
     def admit_unread(
@@ -158,6 +164,16 @@ def apply_changes(body: bytes, changes: Mapping[str, bytes | None]) -> bytes | N
         return None
     edited = splice_members(body, changes)
     return None if edited == body else edited
+
+
+def _refuse_priority(allowed: PriorityConfig) -> Refusal:
+    message = f"priority must lie between {allowed.minimum} and {allowed.maximum}"
+    return refuse_malformed(message, "priority")
+
+
+def _refuse_change(changes: Mapping[str, bytes | None]) -> Refusal:
+    message = f"the body has too many JSON values for its {' and '.join(changes)} to be changed"
+    return refuse_malformed(message, next(iter(changes)))
 
 
 def _output_limit(parsed: ParsedBody) -> int | None:
