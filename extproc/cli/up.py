@@ -105,19 +105,13 @@ def command(
     with stack:
         text = TRY_IT.format(url=stack.url, admin=stack.admin_url, logs=stack.directory, model=model)
         click.echo(text, err=as_json)
-        slots_in_all = slots * max(1, servers + len(endpoints))
+        in_all = slots * max(1, servers + len(endpoints))
         try:
             if sends or replicas > 1 or as_json:
-                asyncio.run(
-                    show_replicas(
-                        stack,
-                        model=model,
-                        slots=slots_in_all,
-                        has_load=sends,
-                        seconds=seconds,
-                        as_json=as_json,
-                    )
+                shown = show_replicas(
+                    stack, model=model, slots=in_all, has_load=sends, seconds=seconds, as_json=as_json
                 )
+                asyncio.run(shown)
             else:
                 _wait(stack, seconds)
         except KeyboardInterrupt:
