@@ -149,15 +149,20 @@ def _print_real(result: dict[str, Any]) -> None:
 
 
 def _print_virtual(rows: list[VirtualRow]) -> None:
-    table = Table("suite", "replicas", "TTFT p50", "p95", "vs one", "batch", "vs one", "evicted", "reports/s")
+    table = Table(
+        *("suite", "replicas", "TTFT p50\nms", "p95\nms", "vs one", "batch\ns", "vs one"),
+        *("evicted", "reports\n/s"),
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
     for row in rows:
         table.add_row(
             row.suite,
             str(row.replicas),
-            f"{1000 * row.ttft_p50_s:.0f} ms",
-            f"{1000 * row.ttft_p95_s:.0f} ms",
+            f"{1000 * row.ttft_p50_s:.0f}",
+            f"{1000 * row.ttft_p95_s:.0f}",
             f"{row.ttft_p95_ratio:.2f}",
-            f"{row.batch_time_s:.1f} s",
+            f"{row.batch_time_s:.1f}",
             f"{row.batch_time_ratio:.3f}",
             str(row.evictions),
             "-" if math.isnan(row.reports_per_s) else f"{row.reports_per_s:.0f}",
