@@ -153,7 +153,7 @@ def _print_virtual(rows: list[VirtualRow]) -> None:
         *("suite", "replicas", "TTFT p50\nms", "p95\nms", "vs one", "batch\ns", "vs one"),
         *("evicted", "reports\n/s"),
         box=None,
-        padding=(0, 2, 0, 0),
+        padding=(0, 1, 0, 0),
     )
     for row in rows:
         table.add_row(
