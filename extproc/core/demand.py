@@ -36,6 +36,11 @@ class DemandTracker:
             del self._idle_since[priority]
             self._sorted.remove(priority)
 
+    def seen_within(self, window_s: float, now: float) -> list[int]:
+        """What `forget_idle` would leave, lowest first."""
+        idle = self._idle_since
+        return [p for p in self._sorted if p not in idle or idle[p] + window_s > now]
+
     def oldest_idle(self) -> float | None:
         """Since when the longest idle remembered priority has been idle."""
         return min(self._idle_since.values(), default=None)

@@ -160,8 +160,15 @@ class RankedBands:
         self._window_s = window_s
 
     def lowest_first(self, now: float) -> Sequence[int]:
+        """For a decision."""
         self._demand.forget_idle(self._window_s, now)
-        priorities = self._demand.priorities()
+        return self._with_declared(self._demand.priorities())
+
+    def shown(self, now: float) -> Sequence[int]:
+        """The same for somebody who only looks: nothing is forgotten, since a longer window may follow."""
+        return self._with_declared(self._demand.seen_within(self._window_s, now))
+
+    def _with_declared(self, priorities: Sequence[int]) -> Sequence[int]:
         return sorted(self._declared.union(priorities)) if self._declared else priorities
 
     def next_change(self) -> float | None:
@@ -175,7 +182,12 @@ class PriorityHoldback(_Fixed):
         self._bands = bands
 
     def ceiling(self, priority: int, now: float) -> Ceiling:
-        bands = self._bands.lowest_first(now)
+        return self._among(self._bands.lowest_first(now), priority)
+
+    def shown(self, priority: int, now: float) -> Ceiling:
+        return self._among(self._bands.shown(now), priority)
+
+    def _among(self, bands: Sequence[int], priority: int) -> Ceiling:
         config = self._config
         if len(bands) < 2:
             return level(config.max_ceiling)
@@ -198,7 +210,12 @@ class SoftReflective(_Fixed):
         self._saturation = saturation
 
     def ceiling(self, priority: int, now: float) -> Ceiling:
-        bands = self._bands.lowest_first(now)
+        return self._among(self._bands.lowest_first(now), priority, now)
+
+    def shown(self, priority: int, now: float) -> Ceiling:
+        return self._among(self._bands.shown(now), priority, now)
+
+    def _among(self, bands: Sequence[int], priority: int, now: float) -> Ceiling:
         rank = _rank(bands, priority)
         if len(bands) < 2 or rank == 0:
             return level(1.0)

@@ -6,12 +6,14 @@ import pytest
 
 from extproc.core.adaptive import CountHistory
 from extproc.core.band import BandConfig
+from extproc.core.ceiling import level
 from extproc.core.ceilings import CeilingConfig
 from extproc.core.concurrency import ConcurrencyDetectorConfig
 from extproc.core.config import FlowControlConfig
 from extproc.core.demand import DemandTracker
 from extproc.core.holdback import (
     ExplicitCeilingsConfig,
+    PriorityHoldback,
     PriorityHoldbackConfig,
     RankedBands,
     SoftReflective,
@@ -70,6 +72,20 @@ def test_a_band_counts_for_its_window_after_its_last_request() -> None:
     assert len(script.dispatched()) == 1 + 5
     script.advance(30.0)
     assert len(script.dispatched()) == 1 + 10
+
+
+def test_looking_at_ceilings_forgets_no_band() -> None:
+    """A longer window may follow by reconfiguration: then a scrape must not have made the difference."""
+    demand = DemandTracker()
+    demand.enter(5)
+    demand.leave(5, 0.0)
+    demand.enter(-1)
+    short, long = (RankedBands((), demand, window_s) for window_s in (2.0, 300.0))
+    watched = PriorityHoldback(PriorityHoldbackConfig(min_ceiling=0.5), short)
+    soft = SoftReflective(SoftReflectiveConfig(), short, lambda _: 0.9)
+    assert watched.shown(-1, 4.0) == soft.shown(-1, 4.0) == level(1.0)
+    assert PriorityHoldback(PriorityHoldbackConfig(min_ceiling=0.5), long).ceiling(-1, 4.0) == level(0.5)
+    assert watched.ceiling(-1, 4.0) == level(1.0)
 
 
 def test_explicit_ceilings_take_the_nearest_lower_entry() -> None:
