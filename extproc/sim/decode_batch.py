@@ -93,6 +93,13 @@ class DecodeBatch:
             needed += self._phases[-step % self._blocks]
         return needed
 
+    def next_blocks(self, sequence: Sequence) -> int:
+        """New blocks of this member for the next step: one or none."""
+        if sequence.is_exempt:
+            return 0
+        phase = (sequence.computed - sequence.entered_step) % self._blocks
+        return int(phase == -self.step % self._blocks)
+
     def steps_within(self, free_blocks: int, limit: int) -> int:
         """The most steps, at most `limit`, whose new blocks fit into `free_blocks`."""
         if (limit // self._blocks + 1) * self._holders <= free_blocks:

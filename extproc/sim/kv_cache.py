@@ -172,6 +172,10 @@ class KvCache:
             if node.blocks == 0:
                 del self._idle[chain], self._nodes[chain]
 
+    def give_back(self, blocks: int) -> None:
+        """Blocks that were taken by `take` and not used."""
+        self._used -= blocks
+
     def publish(self, holding: Holding, content: Content, computed_tokens: int) -> None:
         """Let others share what a running sequence has computed of its prompt so far."""
         tokens = content.shareable_tokens(computed_tokens) if self._has_prefix_cache else 0

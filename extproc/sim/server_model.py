@@ -60,6 +60,8 @@ class ServerModel:
         self._preempted: list[Sequence] = []
         self._stretch: Stretch | None = None
         self._serial = 0
+        self._has_booked_step = False
+        """The blocks that decoding needs for the next step are taken, but the step has not begun."""
 
     # -- what the caller sees -----------------------------------------------------------------------------
 
@@ -104,7 +106,11 @@ class ServerModel:
         if sequence.state is SequenceState.ENDED or sequence.is_aborting:
             return sequence.state is SequenceState.ENDED
         if sequence.state is SequenceState.WAITING:
-            (self._waiting_exempt if sequence.is_exempt else self._waiting).discard(sequence)
+            queue = self._waiting_exempt if sequence.is_exempt else self._waiting
+            was_head = queue.head() is sequence
+            queue.discard(sequence)
+            if was_head and len(queue) and self._stretch is not None:
+                self._stretch.cut_after(now)  # it may have been what the next one had to wait for
             return True
         sequence.is_aborting = True
         self._aborting.append(sequence)
@@ -186,9 +192,11 @@ class ServerModel:
             self._preempt_one()
             needed = decoding.blocks_needed(0, 1)
         self.kv.take(needed)
+        self._has_booked_step = True
         budget = self._continue_prefills(self.config.max_num_batched_tokens - len(decoding))
         if not self._preempted:
             budget = self._admit(budget)
+        self._has_booked_step = False
         count = len(decoding) + len(self._scheduled)
         if count == 0:
             return
@@ -323,6 +331,8 @@ class ServerModel:
             key=lambda sequence: (sequence.priority if by_priority else 0, sequence.admission),
         )
         if victim.state is SequenceState.DECODING:
+            if self._has_booked_step:
+                self.kv.give_back(self._decoding.next_blocks(victim))
             self._decoding.leave(victim)
         else:
             self._prefilling.remove(victim)

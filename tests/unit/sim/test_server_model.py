@@ -12,6 +12,10 @@ from extproc.sim.step_events import Aborted, Finished, FirstToken, StepEvent
 COST = StepCost(base_s=0.010, prefill_token_s=1e-5, sequence_s=1e-3, context_token_s=1e-7)
 
 
+CRAMPED: dict[str, object] = {"max_model_len": 640, "kv_blocks": 41, "max_num_seqs": 4}
+"""Room for one long request."""
+
+
 def engine(**changes: object) -> ServerModel:
     settings: dict[str, object] = {"max_model_len": 1000, "kv_blocks": 1001, "cost": COST, **changes}
     return ServerModel(EngineConfig(**settings))  # type: ignore[arg-type]
@@ -98,3 +102,31 @@ def test_stretches_change_nothing_but_the_cost() -> None:
     stepwise, stretched = events(1), events(1 << 60)
     assert stretched == stepwise
     assert any(name == "Preempted" for _, name, _ in stepwise)
+
+
+@pytest.mark.parametrize("prompt", range(1, 16))
+def test_a_victim_gives_back_the_block_that_was_taken_for_its_next_step(prompt: int) -> None:
+    """In one of these phases it crosses into a new block in the very step that preempts it."""
+    model = engine(
+        **CRAMPED, max_num_batched_tokens=43, scheduling=SchedulingPolicy.PRIORITY, has_prefix_cache=False
+    )
+    model.submit(sequence(1, prompt=prompt, output=60, priority=2), 0.0)
+    model.submit(sequence(2, prompt=624, output=2, priority=0), 0.005)
+    finished = [event.sequence.id for _, event in run(model) if isinstance(event, Finished)]
+    assert finished == [2, 1]
+    assert model.preemptions > 0
+    assert model.kv.free_blocks == 40
+
+
+def test_when_the_first_in_the_queue_leaves_the_next_may_start_at_once() -> None:
+    model = engine(**CRAMPED, has_prefix_cache=False)
+    model.submit(sequence(1, prompt=480, output=150), 0.0)
+    run(model, until=0.1)
+    large = sequence(2, prompt=200)
+    model.submit(large, 0.1)
+    model.submit(sequence(3, prompt=16), 0.1)
+    run(model, until=0.5)
+    assert model.waiting == 2  # thirteen blocks are not free, and nobody overtakes
+    assert model.abort(large, 0.5)
+    first = next(at for at, event in run(model) if isinstance(event, FirstToken))
+    assert 0.5 < first < 0.54  # after the step that was running, not after the first request
