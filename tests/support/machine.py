@@ -186,7 +186,7 @@ class ControllerMachine(RuleBasedStateMachine):
             case Dispatch(request_id, endpoint_id):
                 request = self.queued.pop(request_id)
                 self.check_order(request)
-                self.check_ceiling(request)
+                self.check_ceiling(request, demanded)
                 assert request_id not in self.finished
                 assert endpoint_id in {endpoint.id for endpoint in self.listed.values()}
                 assert command.queued_s >= 0
@@ -216,8 +216,11 @@ class ControllerMachine(RuleBasedStateMachine):
         assert self.last_in_flow.get(key, 0) < request.id
         self.last_in_flow[key] = request.id
 
-    def check_ceiling(self, request: Request) -> None:
-        """Requests counted by hand: what isn't being revoked stays below ceiling x capacity."""
+    def check_ceiling(self, request: Request, demanded: set[int]) -> None:
+        """Requests counted by hand: what isn't being revoked stays below ceiling x capacity.
+
+        An aged request goes under the ceiling of the highest that waits.
+        """
         detector, ceilings = self.config.detector, self.config.ceilings
         if not isinstance(detector, ConcurrencyDetectorConfig) or detector.mode != "requests":
             return
@@ -226,7 +229,9 @@ class ControllerMachine(RuleBasedStateMachine):
         if isinstance(ceilings, StaticCeilingConfig):
             ceiling = ceilings.threshold
         elif isinstance(ceilings, ExplicitCeilingsConfig):
-            ceiling = ceilings.ceilings[max(p for p in ceilings.ceilings if p <= request.priority)]
+            ages = self.config.ageing is not None
+            priority = max(request.priority, *demanded) if ages else request.priority
+            ceiling = ceilings.ceilings[max(p for p in ceilings.ceilings if p <= priority)]
         else:
             return
         opened = {e.id for e in self.listed.values()} - self.unhealthy
