@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import resource
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ import pytest
 from extproc.stack.ledger import read_ledger, read_metrics, wait_for_empty_ledger
 from extproc.stack.local import LocalStack
 from tests.support.h2_client import H2Answer, H2Client
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.scale, pytest.mark.timeout(300)]
 
@@ -67,18 +66,6 @@ class Engine(asyncio.Protocol):
         cls.running.clear()
 
 
-@pytest.fixture
-def open_files() -> Iterator[None]:
-    """Each request is a connection of Envoy to the model server, which is in this process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = REQUESTS + 2000
-    if hard < needed:
-        pytest.skip(f"only {hard} open files are allowed, {needed} are needed")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def cpu_s(stack: LocalStack, name: str) -> float:
     threads = Path(f"/proc/{stack.child(name).pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
@@ -107,15 +94,6 @@ def envoy_stats(stack: LocalStack, pattern: str) -> dict[str, int]:
         return {row["name"]: row["value"] for row in json.load(answer)["stats"] if "name" in row}
 
 
-async def until(reached: Callable[[], object], what: str, timeout_s: float = 60.0) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not reached():  # noqa: ASYNC110  (many things set it)
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        pytest.fail(f"not reached in {timeout_s:g} s: {what}")
-
-
 async def test_half_of_ten_thousand_are_evicted_and_none_is_lost(open_files: None, tmp_path: Path) -> None:
     engine = type("Engine", (Engine,), {"running": {}, "aborted": 0})
     server = await asyncio.get_running_loop().create_server(engine, "127.0.0.1", 0, backlog=4096)
@@ -133,10 +111,10 @@ async def test_half_of_ten_thousand_are_evicted_and_none_is_lost(open_files: Non
         before = {name: cpu_s(stack, name) for name in ("extproc", "envoy")}
         urgent = clients[0].send("/v1/completions", URGENT)
         evicted = answers[HALF:]
-        await until(lambda: all(answer.ended.is_set() for answer in evicted), "the newest half has ended")
+        await eventually(lambda: all(answer.ended.is_set() for answer in evicted), timeout_s=60, poll_s=0.02)
         spent = {name: round(cpu_s(stack, name) - start, 2) for name, start in before.items()}
-        await until(lambda: engine.aborted == HALF, "the engine was told of every eviction")
-        await until(lambda: len(engine.running) == HALF + 1, "the others and the urgent one run")
+        await eventually(lambda: engine.aborted == HALF, timeout_s=60, poll_s=0.02)
+        await eventually(lambda: len(engine.running) == HALF + 1, timeout_s=60, poll_s=0.02)
         check_answers(answers, urgent)
         within = await all_confirmed(stack)
         took_s = max(answer.ended_at for answer in evicted) - min(answer.ended_at for answer in evicted)
@@ -166,8 +144,10 @@ async def run_all(clients: list[H2Client], engine: type[Engine]) -> list[H2Answe
             client.send("/v1/completions", STREAMED if number % 2 else SILENT) for number in range(WAVE)
         ]
         sent = len(answers)
-        await until(lambda sent=sent: len(engine.running) == sent, f"{sent} run")
-    await until(lambda: all(answer.started.is_set() for answer in answers[1::2]), "all streams have begun")
+        await eventually(lambda sent=sent: len(engine.running) == sent, timeout_s=60, poll_s=0.02)
+    await eventually(
+        lambda: all(answer.started.is_set() for answer in answers[1::2]), timeout_s=60, poll_s=0.02
+    )
     return answers
 
 

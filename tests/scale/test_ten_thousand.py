@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from extproc.stack.ledger import read_ledger, read_metrics, wait_for_empty_ledger
 from extproc.stack.local import LocalStack
 from tests.support.h2_client import H2Answer, H2Client
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.scale, pytest.mark.timeout(300)]
 
@@ -49,27 +48,9 @@ class _HeldModel(asyncio.Protocol):
             type(self).aborted += 1
 
 
-@pytest.fixture
-def open_files() -> Iterator[None]:
-    """Each held request is a connection of Envoy to the model server."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = REQUESTS + 2000
-    if hard < needed:
-        pytest.skip(f"only {hard} open files are allowed, {needed} are needed")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def _rss_kib(pid: int) -> float:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1024
-
-
-async def _until(reached: Callable[[], object], timeout_s: float = 90.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not reached():  # noqa: ASYNC110  (many things set it)
-            await asyncio.sleep(0.05)
 
 
 async def test_ten_thousand_held_requests(open_files: None, tmp_path: Path) -> None:
@@ -104,7 +85,7 @@ async def test_ten_thousand_held_requests(open_files: None, tmp_path: Path) -> N
 
             entries = [{"name": f"m-{address}-{wave}", "address": address} for address in addresses]
             pool.write_text(json.dumps({"endpoints": entries}))
-            await _until(lambda: len(model.waiting) == REQUESTS)
+            await eventually(lambda: len(model.waiting) == REQUESTS, timeout_s=90, poll_s=0.05)
             failed = [answer.status for answer in answers if answer.ended.is_set()]
             assert not failed, f"{len(failed)} ended early: {sorted(set(failed))}"
 
@@ -112,7 +93,9 @@ async def test_ten_thousand_held_requests(open_files: None, tmp_path: Path) -> N
             for client, start in zip(clients, range(0, REQUESTS, PER_CONNECTION), strict=True):
                 for answer in answers[start : start + PER_CONNECTION // 2]:
                     client.reset(answer)
-            await _until(lambda expected=(wave + 1) * half: model.aborted == expected)
+            await eventually(
+                lambda expected=(wave + 1) * half: model.aborted == expected, timeout_s=90, poll_s=0.05
+            )
             assert len(model.waiting) == half, "the others go on"
             for transport in list(model.waiting):
                 model.waiting.discard(transport)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import pytest
 from msgspec import Raw
 
@@ -16,6 +13,7 @@ from extproc.formats.openai import ApiKind
 from extproc.formats.prompt import MAX_PIECES, measure_messages, measure_prompt
 from extproc.formats.splice import is_too_fine, splice_members
 from tests.support.exchange import surroundings
+from tests.support.timing import best_of_three
 
 BYTES = 2 << 20
 
@@ -51,15 +49,6 @@ def admit(kind: ApiKind, body: bytes) -> Admission | Refusal:
     if isinstance(found, Admission):
         apply_changes(body, found.changes)
     return found
-
-
-def best_of_three(work: Callable[[], object]) -> float:
-    times = []
-    for _ in range(3):
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return min(times)
 
 
 @pytest.mark.parametrize("name", FINE)

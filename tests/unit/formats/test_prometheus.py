@@ -1,14 +1,13 @@
 """Reading a metrics page: which figures come out, and what a bad line does."""
 
 import dataclasses
-import time
-from collections.abc import Callable
 
 import pytest
 
 from extproc.errors import ConfigError
 from extproc.formats.engine_metrics import SGLANG_NAMES, VLLM_NAMES, EngineMerge, EngineMetrics, MetricNames
 from extproc.formats.prometheus import MAX_LINE_BYTES, MetricsReader, parse_labels
+from tests.support.timing import best_of_three
 
 VLLM_PAGE = b"""\
 # HELP process_start_time_seconds Start time of the process.
@@ -174,14 +173,6 @@ def test_metric_names_refuse_what_can_not_be_a_name() -> None:
 def test_field_bug_056_a_large_page_of_others_costs_no_look_at_each_line() -> None:
     """Two million short lines of one bad endpoint used to hold up everybody's requests for 0.4 s."""
     page = b"# x\n" * 500_000
-
-    def best_of_three(work: Callable[[], object]) -> float:
-        times = []
-        for _ in range(3):
-            started = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - started)
-        return min(times)
 
     def feed() -> None:
         reading = MetricsReader(VLLM_NAMES).start_page()
